@@ -1,0 +1,2 @@
+//! BPF ELF objects.
+#![forbid(unsafe_code)]

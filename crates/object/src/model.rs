@@ -1,0 +1,201 @@
+//! What an object file holds, as the later stages see it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bpfkit_btf::Btf;
+use bpfkit_isa::Insn;
+use bpfkit_spec::{AttachType, MapType, ProgType};
+
+/// A program as its section declares it, before linking.
+#[derive(Clone, Debug)]
+pub struct ProgramDecl {
+    /// Function name, unique in the object.
+    pub name: String,
+    /// ELF section, for instance `tc` or `kprobe/do_unlinkat`.
+    pub section: String,
+    /// Program type by the section name; `Unspec` where libbpf knows no such section.
+    pub prog_type: ProgType,
+    /// Expected attach type.
+    pub attach_type: AttachType,
+    /// What the section name says the program attaches to (`do_unlinkat`), if anything.
+    pub attach_target: Option<String>,
+    /// `BPF_F_SLEEPABLE`, `BPF_F_XDP_HAS_FRAGS` and the like, as `prog_flags` of `BPF_PROG_LOAD`.
+    pub flags: u32,
+    /// Whether libbpf would load it by default (`?` before the section name turns it off).
+    pub autoload: bool,
+    /// Number of the program's own instruction slots, without subprograms.
+    pub own_insns: u32,
+}
+
+/// A program ready for the verifier and the engines: one array of instructions,
+/// subprograms appended, CO-RE applied, maps and functions resolved.
+///
+/// Map references are `ld_imm64` with [`PSEUDO_MAP_IDX`](bpfkit_isa::code::PSEUDO_MAP_IDX)
+/// or `PSEUDO_MAP_IDX_VALUE` and an index into the object's map list. Kfunc calls
+/// carry the BTF id in the target kernel's BTF, or 0 where there is no target;
+/// their names are in [`Program::refs`].
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// As declared.
+    pub decl: ProgramDecl,
+    /// The linked instructions; `bpf_exit` or a jump ends each subprogram.
+    pub insns: Vec<Insn>,
+    /// Subprograms in order of `start`; the first is the program itself.
+    pub subprograms: Vec<Subprogram>,
+    /// Source lines, in order of `insn`; each holds until the next.
+    pub lines: Vec<LineInfo>,
+    /// Symbols that instructions refer to, in order of `insn`.
+    pub refs: Vec<InsnRef>,
+    /// The object's BTF, which type ids above belong to.
+    pub btf: Option<Arc<Btf>>,
+    /// `license` section; GPL-only helpers and kfuncs ask it.
+    pub license: String,
+    /// `version` section, `LINUX_VERSION_CODE` style, 0 if absent.
+    pub kernel_version: u32,
+}
+
+/// One function of a linked program.
+#[derive(Clone, Debug)]
+pub struct Subprogram {
+    /// Name.
+    pub name: String,
+    /// First instruction slot.
+    pub start: u32,
+    /// Type id of the `FUNC` in the object's BTF, 0 if unknown.
+    pub type_id: u32,
+    /// Global functions are verified apart from their callers.
+    pub global: bool,
+}
+
+/// Source position of an instruction and those that follow it.
+#[derive(Clone, Debug)]
+pub struct LineInfo {
+    /// First instruction slot.
+    pub insn: u32,
+    /// File name as compiled.
+    pub file: Arc<str>,
+    /// Text of the source line (clang stores it), without the newline.
+    pub text: Arc<str>,
+    /// 1-based line.
+    pub line: u32,
+    /// 1-based column, 0 if unknown.
+    pub column: u32,
+}
+
+/// Something with a name that an instruction refers to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InsnRef {
+    /// Instruction slot (first of two for `ld_imm64`).
+    pub insn: u32,
+    /// What it refers to.
+    pub target: RefTarget,
+}
+
+/// Target of an [`InsnRef`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RefTarget {
+    /// The map with that index in the object's list.
+    Map(u32),
+    /// A kernel function by name, with the `FUNC_PROTO` or `FUNC` type id in the object's BTF.
+    Kfunc {
+        /// Name without flavour suffix.
+        name: String,
+        /// Type in the object's BTF.
+        type_id: u32,
+    },
+    /// A kernel variable by name (`.ksyms`), typed or not.
+    Ksym {
+        /// Name without flavour suffix.
+        name: String,
+        /// Type in the object's BTF, 0 for a typeless symbol.
+        type_id: u32,
+    },
+    /// A subprogram of this program, by index (call or function pointer).
+    Subprogram(u32),
+    /// An instruction poisoned because its CO-RE relocation or weak symbol has no
+    /// target; reaching it is an error. The text says what was missing.
+    Poison(String),
+}
+
+/// A map as declared.
+#[derive(Clone, Debug)]
+pub struct MapDef {
+    /// Name as in the source (`.rodata` and its kind: libbpf's name, `prefix.rodata`).
+    pub name: String,
+    /// Map type.
+    pub map_type: MapType,
+    /// Key size in bytes.
+    pub key_size: u32,
+    /// Value size in bytes.
+    pub value_size: u32,
+    /// Entries, ring buffer bytes, or arena pages; 0 where the loader is to choose.
+    pub max_entries: u32,
+    /// `BPF_F_*` map creation flags.
+    pub flags: u32,
+    /// `map_extra` (bloom hash functions, arena address).
+    pub extra: u64,
+    /// NUMA node, if the flags ask for one.
+    pub numa_node: u32,
+    /// Pinning by name (`LIBBPF_PIN_BY_NAME`).
+    pub pin_by_name: bool,
+    /// Key type in the object's BTF, 0 if none.
+    pub key_type_id: u32,
+    /// Value type in the object's BTF, 0 if none.
+    pub value_type_id: u32,
+    /// Template of the inner map, for maps of maps.
+    pub inner: Option<Box<MapDef>>,
+    /// Declared slots of maps of maps and program arrays: index and what it holds.
+    pub slots: Vec<(u32, SlotValue)>,
+    /// Where the map comes from.
+    pub origin: MapOrigin,
+}
+
+/// A declared slot of a map of maps or a program array.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SlotValue {
+    /// The map with that index in the object's list.
+    Map(u32),
+    /// The program of that name.
+    Program(String),
+}
+
+/// Where a map comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MapOrigin {
+    /// `.maps`: defined through BTF.
+    Btf,
+    /// `maps`: the older `struct bpf_map_def`.
+    Legacy,
+    /// Global variables of a data section: one value of these bytes.
+    Data {
+        /// Section name (`.rodata`, `.data.x`, `.bss`, `.kconfig`).
+        section: String,
+        /// Initial contents, `value_size` bytes.
+        bytes: Vec<u8>,
+    },
+    /// `.struct_ops*`: one variable, its members and the programs behind its pointers.
+    StructOps {
+        /// Name of the kernel structure.
+        kernel_type: String,
+        /// Initial contents in the object's layout.
+        bytes: Vec<u8>,
+        /// Byte offset of each function pointer and the program it names.
+        programs: Vec<(u32, String)>,
+        /// Made with `BPF_F_LINK`.
+        link: bool,
+    },
+}
+
+/// A global variable of a data section.
+#[derive(Clone, Debug)]
+pub struct Global {
+    /// Name.
+    pub name: String,
+    /// Index of its map in the object's list.
+    pub map: u32,
+    /// Byte range inside the map's value.
+    pub range: Range<u32>,
+    /// Type in the object's BTF, 0 if unknown.
+    pub type_id: u32,
+}

@@ -1,0 +1,2 @@
+//! (empty)
+#![forbid(unsafe_code)]
