@@ -48,7 +48,9 @@ impl Insn {
         let off = self.off.to_le_bytes();
         let imm = self.imm.to_le_bytes();
         let regs = (self.dst & 0xf) | (self.src << 4);
-        [self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
+        [
+            self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3],
+        ]
     }
 
     /// The slot in big-endian layout.
@@ -56,7 +58,9 @@ impl Insn {
         let off = self.off.to_be_bytes();
         let imm = self.imm.to_be_bytes();
         let regs = (self.dst << 4) | (self.src & 0xf);
-        [self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
+        [
+            self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3],
+        ]
     }
 
     /// Instruction class, the low three bits of the opcode.
@@ -100,7 +104,11 @@ impl Reg {
 
     /// The register with that number, if there is one.
     pub const fn new(number: u8) -> Option<Reg> {
-        if number <= 10 { Some(Reg(number)) } else { None }
+        if number <= 10 {
+            Some(Reg(number))
+        } else {
+            None
+        }
     }
 
     /// 0–10.

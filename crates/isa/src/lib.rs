@@ -10,10 +10,12 @@
 //! `Documentation/bpf/standardization/instruction-set.rst`.
 #![forbid(unsafe_code)]
 
+mod decode;
+mod encode;
 mod insn;
 mod op;
+pub mod table;
 
+pub use decode::{DecodeError, FieldName, ProgramError, decode_program, row_of, rows_of};
 pub use insn::{Insn, Reg, code};
-pub use op::{
-    AluOp, AtomicOp, Call, Cond, Imm64, Op, Operand, Size, Source, Swap, Width,
-};
+pub use op::{AluOp, AtomicOp, Call, Cond, Imm64, Op, Operand, Size, Source, Swap, Width};

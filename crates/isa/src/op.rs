@@ -34,6 +34,16 @@ impl Size {
             Size::DW => 8,
         }
     }
+
+    /// The bits of the opcode of a load or store that say the size.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Size::B => crate::code::B,
+            Size::H => crate::code::H,
+            Size::W => crate::code::W,
+            Size::DW => crate::code::DW,
+        }
+    }
 }
 
 /// Second operand of an ALU operation, comparison or store.
@@ -180,10 +190,20 @@ pub enum Call {
 pub enum Op {
     /// Two-operand arithmetic.
     #[allow(missing_docs)]
-    Alu { op: AluOp, width: Width, dst: Reg, src: Operand },
+    Alu {
+        op: AluOp,
+        width: Width,
+        dst: Reg,
+        src: Operand,
+    },
     /// Sign-extending move of the low `bits` (8, 16, or 32 with 64-bit width only).
     #[allow(missing_docs)]
-    MovSx { width: Width, bits: u8, dst: Reg, src: Reg },
+    MovSx {
+        width: Width,
+        bits: u8,
+        dst: Reg,
+        src: Reg,
+    },
     /// Two's complement negation.
     #[allow(missing_docs)]
     Neg { width: Width, dst: Reg },
@@ -192,7 +212,12 @@ pub enum Op {
     Swap { kind: Swap, bits: u8, dst: Reg },
     /// Cast between address spaces (arena pointers).
     #[allow(missing_docs)]
-    AddrSpaceCast { dst: Reg, src: Reg, dst_as: u16, src_as: u16 },
+    AddrSpaceCast {
+        dst: Reg,
+        src: Reg,
+        dst_as: u16,
+        src_as: u16,
+    },
     /// `dst = ` this CPU's instance of the per-CPU address in `src` (made by rewriting only).
     #[allow(missing_docs)]
     MovPercpu { dst: Reg, src: Reg },
@@ -201,28 +226,66 @@ pub enum Op {
     LoadImm64 { dst: Reg, value: Imm64 },
     /// `dst = *(size *)(base + off)`, sign-extended if `signed`.
     #[allow(missing_docs)]
-    Load { size: Size, signed: bool, dst: Reg, base: Reg, off: i16 },
+    Load {
+        size: Size,
+        signed: bool,
+        dst: Reg,
+        base: Reg,
+        off: i16,
+    },
     /// Legacy packet load into R0, big-endian; size `B`, `H` or `W`.
     #[allow(missing_docs)]
-    LoadPacket { size: Size, source: Source, imm: i32 },
+    LoadPacket {
+        size: Size,
+        source: Source,
+        imm: i32,
+    },
     /// `*(size *)(base + off) = src`.
     #[allow(missing_docs)]
-    Store { size: Size, base: Reg, off: i16, src: Operand },
+    Store {
+        size: Size,
+        base: Reg,
+        off: i16,
+        src: Operand,
+    },
     /// Atomic read-modify-write; `size` is `W` or `DW`.
     #[allow(missing_docs)]
-    Atomic { op: AtomicOp, size: Size, fetch: bool, base: Reg, off: i16, src: Reg },
+    Atomic {
+        op: AtomicOp,
+        size: Size,
+        fetch: bool,
+        base: Reg,
+        off: i16,
+        src: Reg,
+    },
     /// Load with acquire ordering.
     #[allow(missing_docs)]
-    LoadAcquire { size: Size, dst: Reg, base: Reg, off: i16 },
+    LoadAcquire {
+        size: Size,
+        dst: Reg,
+        base: Reg,
+        off: i16,
+    },
     /// Store with release ordering.
     #[allow(missing_docs)]
-    StoreRelease { size: Size, base: Reg, off: i16, src: Reg },
+    StoreRelease {
+        size: Size,
+        base: Reg,
+        off: i16,
+        src: Reg,
+    },
     /// Unconditional jump; `wide` is the 32-bit form (`gotol`).
     #[allow(missing_docs)]
     Jump { off: i32, wide: bool },
     /// Conditional jump.
     #[allow(missing_docs)]
-    JumpIf { cond: Cond, width: Width, dst: Reg, src: Operand, off: i16 },
+    JumpIf {
+        cond: Cond,
+        width: Width,
+        dst: Reg,
+        src: Operand,
+        off: i16,
+    },
     /// Jumps when the loop budget is used up.
     #[allow(missing_docs)]
     MayGoto { off: i16 },
