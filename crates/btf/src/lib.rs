@@ -1,2 +1,27 @@
-//! (empty)
+//! BTF, the type format of BPF objects and of the kernel.
+//!
+//! - [`Btf`] reads a `.BTF` section or `/sys/kernel/btf/vmlinux` in one pass and hands
+//!   out cheap views, [`Type`]; names and tags are indexed when first asked for.
+//! - [`BtfBuilder`] writes BTF.
+//! - [`dump`] prints types as C and as `bpftool btf dump` does.
+//! - [`ext`] reads and writes `.BTF.ext`: functions, source lines, CO-RE records.
+//! - [`core`] resolves CO-RE relocations by libbpf's rules.
+//!
+//! The layout is that of `include/uapi/linux/btf.h` and
+//! `Documentation/bpf/btf.rst`; what is accepted is what libbpf 1.7 accepts. The
+//! input may be hostile: nothing here panics, recurses or allocates without a bound.
 #![forbid(unsafe_code)]
+
+mod btf;
+pub mod core;
+mod error;
+pub mod ext;
+mod index;
+mod kind;
+mod layout;
+mod types;
+
+pub use btf::Btf;
+pub use error::{BtfError, BtfErrorKind, Section};
+pub use kind::Kind;
+pub use types::{Array, EnumValue, Int, IntEncoding, Linkage, Member, Param, Type, VarSecinfo};

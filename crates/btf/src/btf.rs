@@ -1,0 +1,498 @@
+//! A BTF section: checked and cut into types in one pass, decoded on demand.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{BtfError, BtfErrorKind as Why, Section};
+use crate::index::{NameIndex, TagIndex};
+use crate::kind::Kind;
+use crate::types::Type;
+
+pub(crate) const MAGIC: u16 = 0xeb9f;
+/// Bytes of `struct btf_header`.
+pub(crate) const HEADER: usize = 24;
+const VOID: [u32; 3] = [0; 3];
+
+/// The types of an object, of the kernel, or of a kernel module.
+///
+/// Parsing checks every offset and type id once, so that the views need not fail;
+/// chains and nesting are bounded where they are walked. Ids and string offsets of
+/// a split BTF (a module's) continue those of its base, and the base's own are
+/// looked up there.
+#[derive(Debug)]
+pub struct Btf {
+    /// Type section in the host's byte order.
+    words: Box<[u32]>,
+    /// First word of each own type, and the end.
+    starts: Box<[u32]>,
+    strings: Strings,
+    first_id: u32,
+    first_string: u32,
+    base: Option<Arc<Btf>>,
+    big_endian: bool,
+    pub(crate) pointer_size: OnceLock<u32>,
+    pub(crate) names: OnceLock<NameIndex>,
+    pub(crate) tags: OnceLock<TagIndex>,
+}
+
+/// The string section. Names are UTF-8 (nearly always ASCII); a source line that is
+/// not keeps its bytes apart, to be written back.
+#[derive(Debug)]
+struct Strings {
+    text: Box<str>,
+    original: Option<Box<[u8]>>,
+}
+
+impl Strings {
+    fn new(bytes: &[u8]) -> Self {
+        match str::from_utf8(bytes) {
+            Ok(text) => Self {
+                text: text.into(),
+                original: None,
+            },
+            Err(_) => Self {
+                text: bytes
+                    .iter()
+                    .map(|&b| if b.is_ascii() { char::from(b) } else { '?' })
+                    .collect(),
+                original: Some(bytes.into()),
+            },
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.original.as_deref().unwrap_or(self.text.as_bytes())
+    }
+
+    /// The string at `offset`, up to its NUL.
+    fn at(&self, offset: u32) -> Option<&str> {
+        let rest = self.text.get(offset as usize..)?;
+        let end = rest.as_bytes().iter().position(|&b| b == 0)?;
+        rest.get(..end)
+    }
+}
+
+impl Btf {
+    /// Reads a BTF section of either byte order.
+    ///
+    /// The bytes are copied once; names are not looked at until asked for.
+    ///
+    /// # Errors
+    /// Where libbpf refuses the section: a wrong header, a record that is cut, an
+    /// unknown kind, a string offset or type id that does not exist, a function
+    /// whose type is no prototype. The error names the offset and the type.
+    pub fn parse(bytes: &[u8]) -> Result<Self, BtfError> {
+        Self::parse_on(bytes, None)
+    }
+
+    /// Reads a split BTF, whose ids and string offsets continue those of `base`.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_split(bytes: &[u8], base: Arc<Self>) -> Result<Self, BtfError> {
+        Self::parse_on(bytes, Some(base))
+    }
+
+    fn parse_on(bytes: &[u8], base: Option<Arc<Self>>) -> Result<Self, BtfError> {
+        let header = Header::parse(bytes)?;
+        let strings = header.strings(bytes, base.is_some())?;
+        let words = header.words(bytes)?;
+        let at = header.types_at();
+        let (first_id, first_string) = match &base {
+            Some(base) => (base.type_count(), base.string_end()),
+            None => (1, 0),
+        };
+        let too_large = || BtfError::new(Section::Btf, at, Why::TooLarge);
+        let starts = cut(&words, first_id, at)?;
+        // Leaves room for the end of either range in 32 bits.
+        if starts.len() as u64 + u64::from(first_id) > u64::from(u32::MAX)
+            || strings.text.len() as u64 + u64::from(first_string) > u64::from(u32::MAX)
+        {
+            return Err(too_large());
+        }
+        let btf = Self {
+            words,
+            starts,
+            strings,
+            first_id,
+            first_string,
+            base,
+            big_endian: header.big_endian,
+            pointer_size: OnceLock::new(),
+            names: OnceLock::new(),
+            tags: OnceLock::new(),
+        };
+        btf.check(at)?;
+        Ok(btf)
+    }
+
+    /// Checks every name and reference of the own types.
+    fn check(&self, at: usize) -> Result<(), BtfError> {
+        let ids = self.type_count();
+        let ascii = self.strings.text.is_ascii();
+        let own_strings = self.strings.text.len() as u64;
+        let strings_end = u64::from(self.first_string) + own_strings;
+        for id in self.first_id..ids {
+            let record = self.own_record(id);
+            let Some(kind) = record.get(1).and_then(|&info| Kind::of_info(info)) else {
+                continue;
+            };
+            let shape = kind.shape();
+            // `record[i]` exists for every i below: `cut` measured it by the same row.
+            let word = |i: usize| record.get(i).copied().unwrap_or(0);
+            let fault = |i: usize, why: Why| {
+                let start = self
+                    .starts
+                    .get((id - self.first_id) as usize)
+                    .copied()
+                    .unwrap_or(0);
+                BtfError::of_type(at + 4 * (start as usize + i), id, why)
+            };
+            let name = |i: usize, what: &'static str| {
+                let offset = word(i);
+                // Offset 0 is the empty name even where the string section is empty.
+                let known = u64::from(offset) < strings_end || offset == 0;
+                if known && (ascii || self.string(offset).is_some()) {
+                    Ok(())
+                } else {
+                    Err(fault(i, Why::Name { what, offset }))
+                }
+            };
+            let reference = |i: usize| {
+                let to = word(i);
+                if to < ids {
+                    Ok(())
+                } else {
+                    Err(fault(i, Why::Reference(to)))
+                }
+            };
+            name(0, "type")?;
+            if shape.refers {
+                reference(2)?;
+            }
+            for &i in shape.fixed_refs {
+                reference(3 + i)?;
+            }
+            if shape.item_name.is_some() || shape.item_ref.is_some() {
+                for item in (3 + shape.fixed..record.len()).step_by(shape.item) {
+                    if let Some(what) = shape.item_name {
+                        name(item, what)?;
+                    }
+                    if let Some(i) = shape.item_ref {
+                        reference(item + i)?;
+                    }
+                }
+            }
+            if kind == Kind::Func && self.kind(word(2)) != Some(Kind::FuncProto) {
+                return Err(fault(2, Why::NotProto(word(2))));
+            }
+        }
+        Ok(())
+    }
+
+    fn own_record(&self, id: u32) -> &[u32] {
+        let record = || {
+            let i = id.checked_sub(self.first_id)? as usize;
+            let (&start, &end) = (self.starts.get(i)?, self.starts.get(i + 1)?);
+            self.words.get(start as usize..end as usize)
+        };
+        record().unwrap_or(&[])
+    }
+
+    /// Words of a type's record, in the host's byte order.
+    pub(crate) fn record(&self, id: u32) -> Option<&[u32]> {
+        if id == 0 {
+            return Some(&VOID);
+        }
+        let mut btf = self;
+        while id < btf.first_id {
+            btf = btf.base.as_deref()?;
+        }
+        let record = btf.own_record(id);
+        (!record.is_empty()).then_some(record)
+    }
+
+    /// Kind of a type.
+    pub fn kind(&self, id: u32) -> Option<Kind> {
+        self.record(id).and_then(|r| Kind::of_info(*r.get(1)?))
+    }
+
+    /// A view of a type; id 0 is void.
+    pub fn type_by_id(&self, id: u32) -> Option<Type<'_>> {
+        Some(Type::new(self, id, self.record(id)?))
+    }
+
+    /// One past the highest type id: the ids are `0..type_count()`, void and the base's
+    /// included.
+    pub fn type_count(&self) -> u32 {
+        // `parse_on` checked that this fits.
+        self.first_id + (self.starts.len() as u32).saturating_sub(1)
+    }
+
+    /// The lowest id that is this BTF's own: 1, or one past the base's.
+    pub const fn first_id(&self) -> u32 {
+        self.first_id
+    }
+
+    /// The types of this BTF itself, in order of id, without void and the base's.
+    pub fn own_types(&self) -> impl Iterator<Item = Type<'_>> + Clone {
+        (self.first_id..self.type_count()).filter_map(|id| self.type_by_id(id))
+    }
+
+    /// The BTF that this one is split from.
+    pub const fn base(&self) -> Option<&Arc<Self>> {
+        self.base.as_ref()
+    }
+
+    /// Whether the section was read in big-endian order (and is written so).
+    pub const fn is_big_endian(&self) -> bool {
+        self.big_endian
+    }
+
+    /// The string at an offset of the string section, as `.BTF.ext` refers to names.
+    ///
+    /// Bytes that are not UTF-8 read as `?`.
+    pub fn string(&self, offset: u32) -> Option<&str> {
+        if offset == 0 {
+            return Some("");
+        }
+        let mut btf = self;
+        while offset < btf.first_string {
+            btf = btf.base.as_deref()?;
+        }
+        btf.strings.at(offset - btf.first_string)
+    }
+
+    fn string_end(&self) -> u32 {
+        self.first_string + self.strings.text.len() as u32
+    }
+
+    /// The string section as it was read, without the base's.
+    pub(crate) fn own_strings(&self) -> &[u8] {
+        self.strings.bytes()
+    }
+
+    pub(crate) const fn first_string(&self) -> u32 {
+        self.first_string
+    }
+
+    /// The section's bytes in the byte order that it was read in.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serialize(&self.words, self.own_strings(), self.big_endian)
+    }
+}
+
+/// A BTF section of these types and strings.
+pub(crate) fn serialize(words: &[u32], strings: &[u8], big_endian: bool) -> Vec<u8> {
+    let u32_bytes = |v: u32| {
+        if big_endian {
+            v.to_be_bytes()
+        } else {
+            v.to_le_bytes()
+        }
+    };
+    let u16_bytes = |v: u16| {
+        if big_endian {
+            v.to_be_bytes()
+        } else {
+            v.to_le_bytes()
+        }
+    };
+    let type_len = 4 * words.len() as u32;
+    let mut out = Vec::with_capacity(HEADER + 4 * words.len() + strings.len());
+    out.extend(u16_bytes(MAGIC));
+    out.extend([1, 0]);
+    for field in [HEADER as u32, 0, type_len, type_len, strings.len() as u32] {
+        out.extend(u32_bytes(field));
+    }
+    for &word in words {
+        out.extend(u32_bytes(word));
+    }
+    out.extend(strings);
+    out
+}
+
+/// Where each type begins, and the end of the last.
+fn cut(words: &[u32], first_id: u32, at: usize) -> Result<Box<[u32]>, BtfError> {
+    // vmlinux takes 7 words a type.
+    let mut starts = Vec::with_capacity(words.len() / 6 + 2);
+    let mut start = 0;
+    while start < words.len() {
+        let fault = |why| {
+            BtfError::of_type(
+                at + 4 * start,
+                first_id.saturating_add(starts.len() as u32),
+                why,
+            )
+        };
+        let left = words.len() - start;
+        let Some(&info) = words.get(start + 1) else {
+            return Err(fault(Why::TypeCut {
+                needed: 12,
+                found: 4 * left,
+            }));
+        };
+        let kind = match Kind::of_info(info) {
+            Some(kind) if kind != Kind::Void => kind,
+            _ => return Err(fault(Why::Kind(info >> 24 & 0x1f))),
+        };
+        let shape = kind.shape();
+        let needed = 3 + shape.fixed + shape.item * (info & 0xffff) as usize;
+        if needed > left {
+            return Err(fault(Why::TypeCut {
+                needed: 4 * needed,
+                found: 4 * left,
+            }));
+        }
+        starts.push(start as u32);
+        start += needed;
+    }
+    starts.push(start as u32);
+    Ok(starts.into())
+}
+
+/// `struct btf_header`, checked against the section's length.
+struct Header {
+    big_endian: bool,
+    header_len: usize,
+    type_off: u32,
+    type_len: u32,
+    str_off: u32,
+    str_len: u32,
+}
+
+impl Header {
+    fn parse(bytes: &[u8]) -> Result<Self, BtfError> {
+        let fault = |offset, why| BtfError::new(Section::Btf, offset, why);
+        let (big_endian, header_len) = preamble(bytes, Section::Btf, HEADER)?;
+        let field = |at: usize| read_u32(bytes, at, big_endian).unwrap_or(0);
+        let header = Self {
+            big_endian,
+            header_len,
+            type_off: field(8),
+            type_len: field(12),
+            str_off: field(16),
+            str_len: field(20),
+        };
+        let left = (bytes.len() - header_len) as u64;
+        let end = |start: u32, len: u32| u64::from(start) + u64::from(len);
+        if end(header.str_off, header.str_len) > left {
+            let (start, len) = (header.str_off, header.str_len);
+            return Err(fault(
+                16,
+                Why::Layout {
+                    part: "the string section",
+                    start,
+                    len,
+                },
+            ));
+        }
+        if end(header.type_off, header.type_len) > u64::from(header.str_off) {
+            let (start, len) = (header.type_off, header.type_len);
+            return Err(fault(
+                8,
+                Why::Layout {
+                    part: "the type section",
+                    start,
+                    len,
+                },
+            ));
+        }
+        if !header.type_off.is_multiple_of(4) {
+            return Err(fault(8, Why::Unaligned("the type section")));
+        }
+        Ok(header)
+    }
+
+    /// Offset of the type section from the start of the bytes.
+    const fn types_at(&self) -> usize {
+        self.header_len + self.type_off as usize
+    }
+
+    fn strings(&self, bytes: &[u8], on_base: bool) -> Result<Strings, BtfError> {
+        let at = self.header_len + self.str_off as usize;
+        let strings = bytes.get(at..at + self.str_len as usize).unwrap_or(&[]);
+        let sound = match strings {
+            [] => on_base,
+            [first, .., last] => (on_base || *first == 0) && *last == 0,
+            [only] => *only == 0,
+        };
+        if !sound {
+            return Err(BtfError::new(Section::Btf, at, Why::Strings));
+        }
+        Ok(Strings::new(strings))
+    }
+
+    /// The type section in the host's byte order.
+    fn words(&self, bytes: &[u8]) -> Result<Box<[u32]>, BtfError> {
+        let at = self.types_at();
+        let types = bytes.get(at..at + self.type_len as usize).unwrap_or(&[]);
+        let (words, rest) = types.as_chunks::<4>();
+        if !rest.is_empty() {
+            let end = at + types.len() - rest.len();
+            return Err(BtfError::new(
+                Section::Btf,
+                end,
+                Why::Unaligned("the type section's end"),
+            ));
+        }
+        Ok(if self.big_endian {
+            words.iter().map(|w| u32::from_be_bytes(*w)).collect()
+        } else {
+            words.iter().map(|w| u32::from_le_bytes(*w)).collect()
+        })
+    }
+}
+
+/// Magic, version, flags and header length, which BTF and BTF.ext have in common:
+/// the byte order and the length.
+pub(crate) fn preamble(
+    bytes: &[u8],
+    section: Section,
+    least: usize,
+) -> Result<(bool, usize), BtfError> {
+    let fault = |offset, why| BtfError::new(section, offset, why);
+    let cut = |needed| {
+        fault(
+            0,
+            Why::HeaderCut {
+                needed,
+                found: bytes.len(),
+            },
+        )
+    };
+    let &[m0, m1, version, flags, ..] = bytes else {
+        return Err(cut(least));
+    };
+    let magic = u16::from_le_bytes([m0, m1]);
+    let big_endian = match magic {
+        MAGIC => false,
+        _ if magic.swap_bytes() == MAGIC => true,
+        _ => return Err(fault(0, Why::Magic(magic))),
+    };
+    if version != 1 {
+        return Err(fault(2, Why::Version(version)));
+    }
+    if flags != 0 {
+        return Err(fault(3, Why::Flags(flags)));
+    }
+    let header_len = read_u32(bytes, 4, big_endian).ok_or_else(|| cut(least))? as usize;
+    if header_len < least || bytes.len() < header_len {
+        return Err(fault(
+            4,
+            Why::HeaderCut {
+                needed: header_len.max(least),
+                found: bytes.len(),
+            },
+        ));
+    }
+    Ok((big_endian, header_len))
+}
+
+pub(crate) fn read_u32(bytes: &[u8], at: usize, big_endian: bool) -> Option<u32> {
+    let word = bytes.get(at..)?.first_chunk()?;
+    Some(if big_endian {
+        u32::from_be_bytes(*word)
+    } else {
+        u32::from_le_bytes(*word)
+    })
+}
