@@ -5,13 +5,21 @@
 //! The tables describe Linux 6.18 on a 64-bit machine ([`KernelVersion::TARGET`]).
 #![forbid(unsafe_code)]
 
+pub mod attach;
 mod attach_type;
+pub mod helper;
 mod map_type;
 mod prog_type;
+mod prog_types;
+pub mod struct_ops;
+mod type_flags;
 mod uapi_enum;
 mod version;
 
 pub use attach_type::AttachType;
+pub use helper::Helper;
 pub use map_type::MapType;
 pub use prog_type::ProgType;
+pub use prog_types::ProgTypes;
+pub use type_flags::TypeFlags;
 pub use version::{KernelVersion, ParseKernelVersionError};
