@@ -51,6 +51,11 @@ impl TypeFlags {
         .or(TypeFlags::DYNPTR_TYPE_XDP)
         .or(TypeFlags::DYNPTR_TYPE_SKB_META);
 
+    /// The flags whose bits are set; others are dropped.
+    pub const fn from_bits(bits: u32) -> TypeFlags {
+        TypeFlags(bits & !0xff)
+    }
+
     /// The bits, as in the kernel.
     pub const fn bits(self) -> u32 {
         self.0
