@@ -145,7 +145,7 @@ impl TagIndex {
 /// The name up to a CO-RE flavour, `___` between two other characters: `task_struct`
 /// of `task_struct___v5`. The last such place counts (libbpf's
 /// `bpf_core_essential_name_len`).
-pub(crate) fn essential_name(name: &str) -> &str {
+pub fn essential_name(name: &str) -> &str {
     let flavoured = |w: &[u8]| matches!(w, [a, b'_', b'_', b'_', b] if *a != b'_' && *b != b'_');
     match name.as_bytes().windows(5).rposition(flavoured) {
         Some(at) => name.get(..at + 1).unwrap_or(name),

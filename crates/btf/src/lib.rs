@@ -23,5 +23,6 @@ mod types;
 
 pub use btf::Btf;
 pub use error::{BtfError, BtfErrorKind, Section};
+pub use index::essential_name;
 pub use kind::Kind;
 pub use types::{Array, EnumValue, Int, IntEncoding, Linkage, Member, Param, Type, VarSecinfo};

@@ -33,6 +33,13 @@ fn referred_by(t: Type<'_>) -> Option<Type<'_>> {
     }
 }
 
+/// Whether libbpf takes the kernel's `target` for the declaration `local` of a variable
+/// or of a function's prototype (`bpf_core_types_are_compat`): the same kind, down
+/// through pointers, arrays and prototypes. Types that cannot be compared are not.
+pub fn compatible(local: Type<'_>, target: Type<'_>) -> bool {
+    types_are_compatible(local, target, &mut Budget::new()).unwrap_or(false)
+}
+
 /// For type-based relocations: the same kind, down through pointers, arrays and
 /// prototypes; sizes, names and members do not matter.
 pub(super) fn types_are_compatible(

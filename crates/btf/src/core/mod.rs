@@ -14,6 +14,7 @@ mod relocate;
 mod spec;
 mod value;
 
+pub use compat::compatible;
 pub use error::CoreError;
 pub use patch::{POISON, Patch, Poison, RawInsn};
 pub use relocate::Relocator;

@@ -16,7 +16,7 @@ use crate::types::Type;
 pub struct Relocator<'a> {
     local: &'a Btf,
     kernel: Option<&'a Btf>,
-    modules: &'a [&'a Btf],
+    modules: Vec<&'a Btf>,
     /// Target types by local type; those that did not fit a field are dropped.
     candidates: FxHashMap<u32, Vec<Type<'a>>>,
     /// Results by type, accessor string and kind.
@@ -28,7 +28,7 @@ impl<'a> Relocator<'a> {
     /// `local` is the object's BTF, `kernel` that of the target (without one nothing
     /// is found there), `modules` the split BTFs of its modules, which are searched
     /// for types that the kernel proper does not have.
-    pub fn new(local: &'a Btf, kernel: Option<&'a Btf>, modules: &'a [&'a Btf]) -> Self {
+    pub fn new(local: &'a Btf, kernel: Option<&'a Btf>, modules: Vec<&'a Btf>) -> Self {
         Self {
             local,
             kernel,
@@ -182,7 +182,7 @@ impl<'a> Relocator<'a> {
         }
         found.extend(of(kernel));
         if found.is_empty() {
-            for module in self.modules {
+            for &module in &self.modules {
                 found.extend(of(module));
             }
         }
