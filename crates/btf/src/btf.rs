@@ -262,7 +262,7 @@ impl Btf {
         btf.strings.at(offset - btf.first_string)
     }
 
-    fn string_end(&self) -> u32 {
+    pub(crate) fn string_end(&self) -> u32 {
         self.first_string + self.strings.text.len() as u32
     }
 

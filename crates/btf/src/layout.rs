@@ -117,6 +117,7 @@ impl Btf {
 
 /// Alignments that were already worked out, so that nested structures are not walked
 /// again and again.
+#[derive(Debug)]
 pub(crate) struct Alignments<'a> {
     btf: &'a Btf,
     known: FxHashMap<u32, Option<u32>>,

@@ -13,16 +13,21 @@
 #![forbid(unsafe_code)]
 
 mod btf;
+mod builder;
 pub mod core;
+pub mod dump;
 mod error;
 pub mod ext;
 mod index;
 mod kind;
 mod layout;
 mod types;
+mod walk;
 
 pub use btf::Btf;
+pub use builder::{BtfBuilder, MemberDef};
 pub use error::{BtfError, BtfErrorKind, Section};
 pub use index::essential_name;
 pub use kind::Kind;
 pub use types::{Array, EnumValue, Int, IntEncoding, Linkage, Member, Param, Type, VarSecinfo};
+pub use walk::{Place, Step, Walk};

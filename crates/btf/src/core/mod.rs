@@ -124,7 +124,6 @@ impl Errno {
     pub const E2BIG: Self = Self(-7);
     pub const EINVAL: Self = Self(-22);
     pub const ERANGE: Self = Self(-34);
-    pub const EOPNOTSUPP: Self = Self(-95);
 }
 
 #[cfg(test)]
