@@ -7,6 +7,8 @@
 
 pub mod attach;
 mod attach_type;
+mod caller;
+pub mod context;
 pub mod helper;
 mod map_type;
 mod prog_type;
@@ -17,6 +19,7 @@ mod uapi_enum;
 mod version;
 
 pub use attach_type::AttachType;
+pub use caller::{Caller, Capability, When};
 pub use helper::Helper;
 pub use map_type::MapType;
 pub use prog_type::ProgType;

@@ -4,11 +4,11 @@ mod offers;
 mod proto;
 mod table;
 
-pub use offers::{Caller, Capability, Offer, When};
+pub use offers::Offer;
 pub use proto::{Arg, ArgKind, Proto, Ret, RetKind, TargetRule};
 pub use table::HELPERS;
 
-use crate::KernelVersion;
+use crate::{Caller, KernelVersion};
 
 /// A helper.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,9 @@
 //! Every helper, one row each, in the order of their numbers.
 
-use super::{
-    Arg, ArgKind, Capability, Effects, Helper, Offer, Proto, Ret, RetKind, TargetRule, When,
+use super::{Arg, ArgKind, Effects, Helper, Offer, Proto, Ret, RetKind, TargetRule};
+use crate::{
+    AttachType as At, Capability, KernelVersion, ProgType as P, ProgTypes, TypeFlags as F, When,
 };
-use crate::{AttachType as At, KernelVersion, ProgType as P, ProgTypes, TypeFlags as F};
 
 // Sets of program types, by the function of the kernel that gives them their helpers.
 
