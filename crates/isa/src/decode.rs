@@ -144,7 +144,7 @@ pub fn decode_program(insns: &[Insn]) -> Result<Vec<Option<Op>>, ProgramError> {
 }
 
 /// The form that the fields of the first slot select.
-fn select(insn: Insn) -> Result<&'static Row, DecodeError> {
+pub(crate) fn select(insn: Insn) -> Result<&'static Row, DecodeError> {
     let Insn { code, .. } = insn;
     let rows = rows_of(code);
     let Some(first) = rows.first() else {

@@ -10,12 +10,17 @@
 //! `Documentation/bpf/standardization/instruction-set.rst`.
 #![forbid(unsafe_code)]
 
+pub mod asm;
 mod decode;
+pub mod disasm;
 mod encode;
 mod insn;
 mod op;
+mod syntax;
 pub mod table;
+mod token;
 
 pub use decode::{DecodeError, FieldName, ProgramError, decode_program, row_of, rows_of};
 pub use insn::{Insn, Reg, code};
 pub use op::{AluOp, AtomicOp, Call, Cond, Imm64, Op, Operand, Size, Source, Swap, Width};
+pub use syntax::Syntax;

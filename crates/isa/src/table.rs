@@ -14,8 +14,9 @@
 //! | `{disp}` | `off` as a memory displacement, sign always written |
 //! | `{to}` `{tol}` | jump by `off`, or by `imm` |
 //! | `{as_dst}` `{as_src}` | upper and lower half of `imm`, address spaces |
+//! | `{num}` `{hi}` | `imm` and that of the second slot, always decimal |
+//! | `{plus}` | `imm` added to what stands before |
 //! | `{imm64}` | the constant over both slots |
-//! | `{hi}` | `imm` of the second slot |
 //! | `{helper}` `{sub}` `{kfunc}` | what `call` calls |
 
 use crate::insn::code::*;
@@ -453,17 +454,17 @@ const fn ld_imm64(
 static IMM64: &[Row] = &[
     ld_imm64(0, Any, Form::LoadValue, Since(3, 18), ["{rd} = {imm64}", "{rd} = {imm64} ll"],
         "64-bit constant."),
-    ld_imm64(PSEUDO_MAP_FD, Zero, Form::LoadMapFd, Since(3, 18), ["{rd} = map[fd:{imm}]", "{rd} = map[fd:{imm}] ll"],
+    ld_imm64(PSEUDO_MAP_FD, Zero, Form::LoadMapFd, Since(3, 18), ["{rd} = map[fd:{num}]", "{rd} = map[fd:{num}] ll"],
         "Map, by file descriptor."),
-    ld_imm64(PSEUDO_MAP_VALUE, Any, Form::LoadMapFdValue, Since(5, 2), ["{rd} = map[fd:{imm}][0]+{hi}", "{rd} = map[fd:{imm}][0]+{hi} ll"],
+    ld_imm64(PSEUDO_MAP_VALUE, Any, Form::LoadMapFdValue, Since(5, 2), ["{rd} = map[fd:{num}][0]+{hi}", "{rd} = map[fd:{num}][0]+{hi} ll"],
         "Byte inside the value of a one-element map, by file descriptor."),
-    ld_imm64(PSEUDO_BTF_ID, Any, Form::LoadBtfId, Since(5, 10), ["{rd} = btf[id:{imm},fd:{hi}]", "{rd} = btf[id:{imm},fd:{hi}] ll"],
+    ld_imm64(PSEUDO_BTF_ID, Any, Form::LoadBtfId, Since(5, 10), ["{rd} = btf[id:{num},fd:{hi}]", "{rd} = btf[id:{num},fd:{hi}] ll"],
         "Kernel variable, by BTF id and the module BTF's file descriptor."),
     ld_imm64(PSEUDO_FUNC, Zero, Form::LoadFunc, Since(5, 13), ["{rd} = subprog[{tol}]", "{rd} = subprog[{tol}] ll"],
         "Subprogram, as a callback."),
-    ld_imm64(PSEUDO_MAP_IDX, Zero, Form::LoadMapIdx, Since(5, 14), ["{rd} = map[idx:{imm}]", "{rd} = map[idx:{imm}] ll"],
+    ld_imm64(PSEUDO_MAP_IDX, Zero, Form::LoadMapIdx, Since(5, 14), ["{rd} = map[idx:{num}]", "{rd} = map[idx:{num}] ll"],
         "Map, by index in the program's list."),
-    ld_imm64(PSEUDO_MAP_IDX_VALUE, Any, Form::LoadMapIdxValue, Since(5, 14), ["{rd} = map[idx:{imm}][0]+{hi}", "{rd} = map[idx:{imm}][0]+{hi} ll"],
+    ld_imm64(PSEUDO_MAP_IDX_VALUE, Any, Form::LoadMapIdxValue, Since(5, 14), ["{rd} = map[idx:{num}][0]+{hi}", "{rd} = map[idx:{num}][0]+{hi} ll"],
         "Byte inside the value of a one-element map, by index in the program's list."),
 ];
 
@@ -561,8 +562,8 @@ macro_rules! packet {
                 src: Reg,
                 imm: Any,
                 form: Form::LoadPacket(Size::$size),
-                kernel: concat!("r0 = *(", $type, " *)skb[{rs} + {imm}]"),
-                llvm: concat!("r0 = *(", $type, " *)skb[{rs} + {imm}]"),
+                kernel: concat!("r0 = *(", $type, " *)skb[{rs}{plus}]"),
+                llvm: concat!("r0 = *(", $type, " *)skb[{rs}{plus}]"),
                 accepted: Since(3, 19),
                 meaning: "Big-endian load from the packet at register plus immediate into r0; outside it the program returns 0.",
                 ..BLANK
