@@ -7,6 +7,8 @@ use bpfkit_btf::Btf;
 use bpfkit_isa::Insn;
 use bpfkit_spec::{AttachType, MapType, ProgType};
 
+use crate::error::ObjectError;
+
 /// A program as its section declares it, before linking.
 #[derive(Clone, Debug)]
 pub struct ProgramDecl {
@@ -16,9 +18,10 @@ pub struct ProgramDecl {
     pub section: String,
     /// Program type by the section name; `Unspec` where libbpf knows no such section.
     pub prog_type: ProgType,
-    /// Expected attach type.
+    /// Expected attach type; number 0 also where the section name asks for none.
     pub attach_type: AttachType,
-    /// What the section name says the program attaches to (`do_unlinkat`), if anything.
+    /// What the section name says the program attaches to (`do_unlinkat`), if anything:
+    /// all that follows the first `/`.
     pub attach_target: Option<String>,
     /// `BPF_F_SLEEPABLE`, `BPF_F_XDP_HAS_FRAGS` and the like, as `prog_flags` of `BPF_PROG_LOAD`.
     pub flags: u32,
@@ -34,7 +37,9 @@ pub struct ProgramDecl {
 /// Map references are `ld_imm64` with [`PSEUDO_MAP_IDX`](bpfkit_isa::code::PSEUDO_MAP_IDX)
 /// or `PSEUDO_MAP_IDX_VALUE` and an index into the object's map list. Kfunc calls
 /// carry the BTF id in the target kernel's BTF, or 0 where there is no target;
-/// their names are in [`Program::refs`].
+/// their `off` is 0 for the kernel itself and else the index in
+/// [`Target::modules`](crate::Target::modules) plus 1, as is the upper half of an
+/// `ld_imm64` with `PSEUDO_BTF_ID`. Names are in [`Program::refs`].
 #[derive(Clone, Debug)]
 pub struct Program {
     /// As declared.
@@ -47,12 +52,32 @@ pub struct Program {
     pub lines: Vec<LineInfo>,
     /// Symbols that instructions refer to, in order of `insn`.
     pub refs: Vec<InsnRef>,
+    /// Index in [`Program::subprograms`] of the function that the declaration tag
+    /// `exception_callback:` names.
+    pub exception_callback: Option<u32>,
+    /// What the program attaches to in the target's BTF, for the types that attach so.
+    /// `None` without a target BTF, and for `freplace`. The error is libbpf's: the kernel
+    /// cannot load the program then, though it can run elsewhere.
+    pub attach: Result<Option<BtfAttach>, ObjectError>,
     /// The object's BTF, which type ids above belong to.
     pub btf: Option<Arc<Btf>>,
     /// `license` section; GPL-only helpers and kfuncs ask it.
     pub license: String,
     /// `version` section, `LINUX_VERSION_CODE` style, 0 if absent.
     pub kernel_version: u32,
+}
+
+/// `attach_btf_id` and its companions of `BPF_PROG_LOAD`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BtfAttach {
+    /// Type id in the BTF below: the function, the `btf_trace_` typedef, or for
+    /// struct_ops the kernel structure.
+    pub type_id: u32,
+    /// Index in [`Target::modules`](crate::Target::modules); `None` is the kernel's own BTF.
+    pub module: Option<u32>,
+    /// For struct_ops programs, the index of the member in the kernel structure, which
+    /// stands in the place of the attach type.
+    pub member: Option<u32>,
 }
 
 /// One function of a linked program.
@@ -97,25 +122,57 @@ pub struct InsnRef {
 pub enum RefTarget {
     /// The map with that index in the object's list.
     Map(u32),
-    /// A kernel function by name, with the `FUNC_PROTO` or `FUNC` type id in the object's BTF.
+    /// A kernel function: called, or its address taken.
     Kfunc {
         /// Name without flavour suffix.
         name: String,
-        /// Type in the object's BTF.
+        /// The `FUNC` in the object's BTF.
         type_id: u32,
+        /// May be missing: its address is then 0 and a call poisoned.
+        weak: bool,
     },
     /// A kernel variable by name (`.ksyms`), typed or not.
     Ksym {
-        /// Name without flavour suffix.
+        /// Name.
         name: String,
         /// Type in the object's BTF, 0 for a typeless symbol.
         type_id: u32,
+        /// May be missing: its address is then 0.
+        weak: bool,
     },
     /// A subprogram of this program, by index (call or function pointer).
     Subprogram(u32),
-    /// An instruction poisoned because its CO-RE relocation or weak symbol has no
-    /// target; reaching it is an error. The text says what was missing.
-    Poison(String),
+    /// An instruction turned into an impossible call because its CO-RE relocation, weak
+    /// function or map has no target; reaching it is an error.
+    Poison {
+        /// Why.
+        reason: PoisonReason,
+        /// What libbpf writes into the verifier's log in place of the kernel's
+        /// complaint, for instance `kfunc 'x' is referenced but wasn't resolved`.
+        message: String,
+    },
+}
+
+/// Why an instruction is poisoned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoisonReason {
+    /// No match for a CO-RE relocation.
+    CoreRelocation,
+    /// The map is not created by default.
+    Map,
+    /// No such kernel function.
+    Kfunc,
+}
+
+impl PoisonReason {
+    /// What libbpf shows in place of the instruction in the verifier's log.
+    pub const fn listing(self) -> &'static str {
+        match self {
+            PoisonReason::CoreRelocation => "<invalid CO-RE relocation>",
+            PoisonReason::Map => "<invalid BPF map reference>",
+            PoisonReason::Kfunc => "<invalid kfunc call>",
+        }
+    }
 }
 
 /// A map as declared.
@@ -139,6 +196,8 @@ pub struct MapDef {
     pub numa_node: u32,
     /// Pinning by name (`LIBBPF_PIN_BY_NAME`).
     pub pin_by_name: bool,
+    /// Whether libbpf creates it by default (`?` before `.struct_ops` turns it off).
+    pub autocreate: bool,
     /// Key type in the object's BTF, 0 if none.
     pub key_type_id: u32,
     /// Value type in the object's BTF, 0 if none.
@@ -167,6 +226,11 @@ pub enum MapOrigin {
     Btf,
     /// `maps`: the older `struct bpf_map_def`.
     Legacy,
+    /// `.maps`, of type arena, with global variables.
+    Arena {
+        /// Initial contents of the arena's first pages.
+        bytes: Vec<u8>,
+    },
     /// Global variables of a data section: one value of these bytes.
     Data {
         /// Section name (`.rodata`, `.data.x`, `.bss`, `.kconfig`).
@@ -176,14 +240,13 @@ pub enum MapOrigin {
     },
     /// `.struct_ops*`: one variable, its members and the programs behind its pointers.
     StructOps {
-        /// Name of the kernel structure.
+        /// Name of the structure in the object's BTF; the kernel's is that without a
+        /// `___flavour`.
         kernel_type: String,
         /// Initial contents in the object's layout.
         bytes: Vec<u8>,
         /// Byte offset of each function pointer and the program it names.
         programs: Vec<(u32, String)>,
-        /// Made with `BPF_F_LINK`.
-        link: bool,
     },
 }
 

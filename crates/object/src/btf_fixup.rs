@@ -1,0 +1,185 @@
+//! What compilers leave open in BTF and the loader knows: sizes of data sections, places
+//! of variables in them, and which functions and variables are hidden.
+
+use bpfkit_btf::{Btf, BtfError, Kind, Linkage, Type};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::elf::{Bind, Elf, Symbol, SymbolKind};
+use crate::externs::{Externs, KCONFIG, KSYMS};
+use crate::functions::Functions;
+
+/// Bytes before the types in what [`Btf::to_bytes`] writes.
+const HEADER: usize = 24;
+
+/// BTF with everything filled in, as libbpf hands it to the kernel (but for `.ksyms`,
+/// which libbpf disguises for the kernel's loader).
+pub(crate) fn fix(
+    btf: Btf,
+    elf: &Elf,
+    functions: &Functions,
+    externs: &Externs,
+) -> Result<Btf, BtfError> {
+    let mut patch = Patch {
+        bytes: btf.to_bytes(),
+        starts: starts(&btf),
+        big_endian: btf.is_big_endian(),
+    };
+    let before = patch.bytes.clone();
+    let variables: FxHashMap<&str, &Symbol> = elf
+        .symbols
+        .iter()
+        .filter(|s| s.kind == SymbolKind::Object && matches!(s.bind, Bind::Global | Bind::Weak))
+        .rev()
+        .map(|s| (elf.name(s), s))
+        .collect();
+    for section in btf.own_types().filter(|t| t.is(Kind::Datasec)) {
+        match section.name() {
+            KSYMS => {}
+            KCONFIG => patch.kconfig(&btf, section, externs),
+            _ => patch.data(&btf, section, elf, &variables),
+        }
+    }
+    let hidden: FxHashSet<&str> = functions
+        .list
+        .iter()
+        .filter(|f| f.hidden && f.subprogram)
+        .filter_map(|f| elf.symbols.get(f.symbol))
+        .map(|s| elf.name(s))
+        .collect();
+    for func in btf.own_types().filter(|t| t.is(Kind::Func)) {
+        if func.linkage() == Some(Linkage::Global) && hidden.contains(func.name()) {
+            patch.set(func, 1, |info| info & !0xffff);
+        }
+    }
+    if patch.bytes == before {
+        Ok(btf)
+    } else {
+        Btf::parse(&patch.bytes)
+    }
+}
+
+/// A BTF section that is being changed.
+struct Patch {
+    bytes: Vec<u8>,
+    /// Byte offset of each type's record.
+    starts: Vec<usize>,
+    big_endian: bool,
+}
+
+impl Patch {
+    /// Changes a word of a type's record.
+    fn set(&mut self, t: Type<'_>, word: usize, change: impl FnOnce(u32) -> u32) {
+        // The first entry, void's, is not a place: no record is changed through it.
+        let Some(at) = self
+            .starts
+            .get(t.id() as usize)
+            .and_then(|s| s.checked_add(4 * word))
+        else {
+            return;
+        };
+        let Some(bytes) = self
+            .bytes
+            .get_mut(at..)
+            .and_then(|b| b.first_chunk_mut::<4>())
+        else {
+            return;
+        };
+        *bytes = if self.big_endian {
+            change(u32::from_be_bytes(*bytes)).to_be_bytes()
+        } else {
+            change(u32::from_le_bytes(*bytes)).to_le_bytes()
+        };
+    }
+
+    /// Writes the variables of a section in order of their offsets.
+    fn variables(&mut self, section: Type<'_>, mut variables: Vec<bpfkit_btf::VarSecinfo>) {
+        variables.sort_by_key(|v| v.offset as i32);
+        for (i, v) in variables.iter().enumerate() {
+            for (word, value) in [v.type_id, v.offset, v.size].into_iter().enumerate() {
+                self.set(section, 3 + 3 * i + word, |_| value);
+            }
+        }
+    }
+
+    fn kconfig(&mut self, btf: &Btf, section: Type<'_>, externs: &Externs) {
+        let places: FxHashMap<&str, u32> = externs
+            .kconfig()
+            .map(|v| (v.name.as_str(), v.offset))
+            .collect();
+        self.set(section, 2, |_| externs.kconfig_size);
+        let mut variables: Vec<_> = section.variables().collect();
+        for v in &mut variables {
+            let Some(var) = btf.type_by_id(v.type_id).filter(|t| t.is(Kind::Var)) else {
+                continue;
+            };
+            if let Some(&offset) = places.get(var.name()) {
+                v.offset = offset;
+                self.set(var, 3, |_| Linkage::Global.number());
+            }
+        }
+        self.variables(section, variables);
+    }
+
+    fn data(
+        &mut self,
+        btf: &Btf,
+        section: Type<'_>,
+        elf: &Elf,
+        symbols: &FxHashMap<&str, &Symbol>,
+    ) {
+        // Clang leaves size and offsets 0; a static linker has filled them in.
+        let unplaced = section.size() == Some(0);
+        if unplaced {
+            let size = elf
+                .section_by_name(section.name())
+                .and_then(|i| elf.sections.get(i))
+                .and_then(|s| u32::try_from(s.size).ok());
+            if let Some(size) = size {
+                self.set(section, 2, |_| size);
+            }
+        }
+        let mut variables: Vec<_> = section.variables().collect();
+        for v in &mut variables {
+            let Some(var) = btf.type_by_id(v.type_id).filter(|t| t.is(Kind::Var)) else {
+                continue;
+            };
+            if matches!(var.linkage(), Some(Linkage::Static | Linkage::Extern)) {
+                continue;
+            }
+            let Some(symbol) = symbols.get(var.name()) else {
+                continue;
+            };
+            if unplaced {
+                // A section's size fits in 32 bits where BTF can describe it.
+                v.offset = symbol.value as u32;
+            }
+            if symbol.hidden {
+                self.set(var, 3, |_| Linkage::Static.number());
+            }
+        }
+        self.variables(section, variables);
+    }
+}
+
+/// Byte offset of each type's record, by id.
+fn starts(btf: &Btf) -> Vec<usize> {
+    let mut starts = vec![usize::MAX];
+    let mut at = HEADER;
+    for t in btf.own_types() {
+        starts.push(at);
+        at += 4 * record_words(t);
+    }
+    starts
+}
+
+/// Words of a type's record: 3 common ones, and what `struct btf_type` is followed by.
+fn record_words(t: Type<'_>) -> usize {
+    let items = t.vlen() as usize;
+    3 + match t.kind() {
+        Kind::Int | Kind::Var | Kind::DeclTag => 1,
+        Kind::Array => 3,
+        Kind::Struct | Kind::Union | Kind::Datasec | Kind::Enum64 => 3 * items,
+        Kind::Enum | Kind::FuncProto => 2 * items,
+        _ => 0,
+    }
+}
