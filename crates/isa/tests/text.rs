@@ -666,7 +666,10 @@ fn what_is_wrong_is_said_with_its_place() {
             "exit /* open",
             "line 1, column 6: this comment has no end: `*/` is missing",
         ),
-        ("0: (07) r1 = 5", "line 1, column 9: "),
+        (
+            "0: (07) r1 = 5",
+            "line 1, column 12: expected +=, found `=`",
+        ),
         (
             "0: b7 01 00 00 05 00 00 00 \tr1 = 6",
             "line 1, column 29: the text does not say what the bytes before it say",
