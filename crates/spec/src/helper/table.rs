@@ -361,7 +361,7 @@ pub static HELPERS: [Helper; 211] = [
         bpf(int(&[MAP, ANY])).since(6, 16),
     ]),
     row(38, "skb_change_tail", (4, 9), PKT, &[to(TC.or(LWT_XMIT).or(SK_SKB), int(&[CTX, ANY, ANY]))]),
-    row(39, "skb_pull_data", (4, 9), PKT, &[to(TC.or(LWT).or(SK_SKB).without(&[P::LwtSeg6local]), int(&[CTX, ANY]))]),
+    row(39, "skb_pull_data", (4, 9), PKT, &[to(TC.or(LWT).or(SK_SKB), int(&[CTX, ANY]))]),
     row(40, "csum_update", (4, 9), NIL, &[to(TC.or(LWT_XMIT), int(&[CTX, ANY]))]),
     row(41, "set_hash_invalid", (4, 9), NIL, &[to(TC.or(LWT_XMIT), int(&[CTX]))]),
     row(42, "get_numa_node_id", (4, 10), NIL, &[base(int(&[]))]),

@@ -1,0 +1,98 @@
+//! Which helpers a program may call.
+
+use bpfkit_spec::helper::{self, HELPERS};
+
+use crate::programs::{self, EXIT, Program, call, mov_imm};
+use crate::{kernel, report, vmlinux};
+
+/// Helpers that a kernel may leave out by its configuration, which the tables keep:
+/// `override_return` wants CONFIG_BPF_KPROBE_OVERRIDE, and a locked-down kernel withholds
+/// `probe_write_user`.
+const OPTIONAL: [&str; 2] = ["override_return", "probe_write_user"];
+
+/// The message for a helper that the program may not call.
+const REFUSED: &str = "program of this type cannot use helper";
+
+fn every_program() -> Vec<Program> {
+    let mut all = programs::plain();
+    if let Some(btf) = vmlinux() {
+        all.extend(programs::by_btf(btf));
+    }
+    all
+}
+
+#[test]
+fn availability_of_helpers() {
+    let Some(mut kernel) = kernel() else { return };
+    let mut asked = 0;
+    let mut differences = Vec::new();
+    for program in every_program() {
+        let probe = kernel.load(&program.request(&[mov_imm(0, 0), EXIT]));
+        if probe.errno != 0 && !probe.log.contains("0: R1") {
+            println!(
+                "skipped {program}: errno {} {}",
+                probe.errno,
+                probe.message()
+            );
+            continue;
+        }
+        for helper in &HELPERS {
+            if OPTIONAL.contains(&helper.name) {
+                continue;
+            }
+            asked += 1;
+            let answer = kernel.load(&program.request(&[call(helper.id), EXIT]));
+            let allowed = !answer.log.contains(REFUSED);
+            if helper.proto_for(&program.caller()).is_some() != allowed {
+                let word = if allowed { "allows" } else { "refuses" };
+                differences.push(format!("{program}: kernel {word} {}", helper.full_name()));
+            }
+        }
+    }
+    report("program × helper", asked, &differences);
+}
+
+#[test]
+fn licence_of_helpers() {
+    let Some(mut kernel) = kernel() else { return };
+    let mut asked = 0;
+    let mut differences = Vec::new();
+    for program in programs::plain() {
+        for helper in &HELPERS {
+            let Some(proto) = helper.proto_for(&program.caller()) else {
+                continue;
+            };
+            if OPTIONAL.contains(&helper.name) {
+                continue;
+            }
+            asked += 1;
+            let mut request = program.request(&[call(helper.id), EXIT]);
+            request.gpl = false;
+            let gpl_only = kernel
+                .load(&request)
+                .log
+                .contains("cannot call GPL-restricted function");
+            if gpl_only != proto.gpl_only {
+                differences.push(format!(
+                    "{program}: {} is GPL: {gpl_only}",
+                    helper.full_name()
+                ));
+            }
+        }
+    }
+    report("licence of helpers", asked, &differences);
+}
+
+#[test]
+fn numbers_without_helper() {
+    let Some(mut kernel) = kernel() else { return };
+    let program = &programs::plain()[0];
+    for (id, message) in [
+        (0, REFUSED),
+        (HELPERS.len() as u32 + 1, "invalid func unknown"),
+    ] {
+        assert!(helper::by_id(id as i32).is_none());
+        let answer = kernel.load(&program.request(&[call(id), EXIT]));
+        assert!(answer.log.contains(message), "{id}: {}", answer.log);
+    }
+}
