@@ -13,6 +13,7 @@
 pub mod asm;
 mod decode;
 pub mod disasm;
+pub mod docs;
 mod encode;
 mod insn;
 mod op;
