@@ -1,0 +1,260 @@
+//! The child process that makes the calls.
+//!
+//! Parent and child share one anonymous mapping, at the same address in both, and
+//! two pipes. A request is an attribute block in the mapping (whose pointers point
+//! into the mapping too) and one command word on the pipe; the answer is the
+//! system call's result. The child is forked from a process that may have threads,
+//! so between fork and exit it makes raw system calls only.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::attr::{ATTR_BYTES, Attr, Command, Errno};
+use crate::kernel::OracleError;
+
+/// Bytes of shared memory: the attribute block, then buffers of one request.
+/// The kernel's largest useful log is 16 MiB; pages are touched only when used.
+const SHARED_BYTES: usize = 64 << 20;
+
+/// Command word that asks the child to close a descriptor instead of calling bpf(2).
+const CLOSE: u32 = u32::MAX;
+
+/// The child, its mapping and pipes. Ending the value ends the child.
+pub struct Child {
+    pid: libc::pid_t,
+    shared: *mut u8,
+    requests: OwnedFd,
+    answers: OwnedFd,
+    used: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone on the parent's side, and every
+// method that touches it takes `&mut self`.
+unsafe impl Send for Child {}
+
+impl Child {
+    pub fn spawn() -> Result<Self, OracleError> {
+        // SAFETY: a fresh anonymous mapping; the result is checked below.
+        let shared = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                SHARED_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if shared == libc::MAP_FAILED {
+            return Err(OracleError::Child(io::Error::last_os_error()));
+        }
+        let shared = shared.cast::<u8>();
+        match Self::fork(shared) {
+            Ok(child) => Ok(child),
+            Err(error) => {
+                // SAFETY: `shared` was mapped above with this length and no one uses it.
+                unsafe { libc::munmap(shared.cast(), SHARED_BYTES) };
+                Err(OracleError::Child(error))
+            }
+        }
+    }
+
+    fn fork(shared: *mut u8) -> io::Result<Self> {
+        let (request_read, request_write) = pipe()?;
+        let (answer_read, answer_write) = pipe()?;
+        // SAFETY: the child calls `serve`, which makes raw system calls only and never returns.
+        let pid = unsafe { libc::fork() };
+        if pid < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if pid == 0 {
+            serve(
+                request_read.as_raw_fd(),
+                answer_write.as_raw_fd(),
+                [request_write.as_raw_fd(), answer_read.as_raw_fd()],
+                shared,
+            );
+        }
+        Ok(Child {
+            pid,
+            shared,
+            requests: request_write,
+            answers: answer_read,
+            used: ATTR_BYTES,
+        })
+    }
+
+    /// Forgets the buffers of the request before.
+    pub fn begin(&mut self) {
+        self.used = ATTR_BYTES;
+    }
+
+    /// Reserves `len` bytes of shared memory, 8-byte aligned, and returns their
+    /// address, which is the same in parent and child.
+    pub fn reserve(&mut self, len: usize) -> Result<u64, OracleError> {
+        let start = self.used.next_multiple_of(8);
+        let end = start.checked_add(len).filter(|&end| end <= SHARED_BYTES);
+        let end = end.ok_or(OracleError::TooLarge { bytes: len })?;
+        self.used = end;
+        Ok(self.shared as u64 + start as u64)
+    }
+
+    /// Copies `bytes` into shared memory and returns their address.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<u64, OracleError> {
+        let address = self.reserve(bytes.len())?;
+        // SAFETY: `reserve` made sure that the range lies inside the mapping; the
+        // child touches it only during a request, and none is under way here.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len());
+        }
+        Ok(address)
+    }
+
+    /// Copies `len` bytes back from an address that `reserve` or `put` returned.
+    pub fn get(&self, address: u64, len: usize) -> Vec<u8> {
+        let start = (address as usize).saturating_sub(self.shared as usize);
+        assert!(
+            start + len <= SHARED_BYTES,
+            "read outside the shared mapping"
+        );
+        // SAFETY: the range was just checked to lie inside the mapping.
+        unsafe { std::slice::from_raw_parts(address as *const u8, len) }.to_vec()
+    }
+
+    /// Makes one bpf(2) call; the attribute block comes back as the kernel left it.
+    pub fn call(&mut self, command: Command, attr: &mut Attr) -> Result<i64, OracleError> {
+        // SAFETY: the mapping is at least ATTR_BYTES long and no request is under way.
+        unsafe { std::ptr::copy_nonoverlapping(attr.0.as_ptr(), self.shared, ATTR_BYTES) };
+        let answer = self.round_trip(command as u32, 0)?;
+        // SAFETY: as above; the child has answered and waits.
+        unsafe { std::ptr::copy_nonoverlapping(self.shared, attr.0.as_mut_ptr(), ATTR_BYTES) };
+        if answer < 0 {
+            return Err(OracleError::Call(Errno((-answer) as i32)));
+        }
+        Ok(answer)
+    }
+
+    /// Closes a descriptor of the child.
+    pub fn close(&mut self, fd: i32) {
+        // A child that is gone has closed everything already.
+        let _ = self.round_trip(CLOSE, fd);
+    }
+
+    fn round_trip(&mut self, command: u32, argument: i32) -> Result<i64, OracleError> {
+        let mut request = [0u8; 8];
+        request[..4].copy_from_slice(&command.to_ne_bytes());
+        request[4..].copy_from_slice(&argument.to_ne_bytes());
+        if !transfer(request.len(), |done| {
+            // SAFETY: the buffer is alive and at least that long past `done`.
+            unsafe {
+                libc::write(
+                    self.requests.as_raw_fd(),
+                    request[done..].as_ptr().cast(),
+                    request.len() - done,
+                )
+            }
+        }) {
+            return Err(OracleError::Died);
+        }
+        let mut answer = [0u8; 8];
+        let fd = self.answers.as_raw_fd();
+        if !transfer(answer.len(), |done| {
+            let rest = &mut answer[done..];
+            // SAFETY: `rest` is alive and that long.
+            unsafe { libc::read(fd, rest.as_mut_ptr().cast(), rest.len()) }
+        }) {
+            return Err(OracleError::Died);
+        }
+        Ok(i64::from_ne_bytes(answer))
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: `pid` is our own child, not yet waited for; the mapping is ours.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+            libc::munmap(self.shared.cast(), SHARED_BYTES);
+        }
+    }
+}
+
+/// Repeats a read or write until all `len` bytes are through; false at the end of
+/// the pipe or on an error.
+fn transfer(len: usize, mut step: impl FnMut(usize) -> isize) -> bool {
+    let mut done = 0;
+    while done < len {
+        match step(done) {
+            n if n > 0 => done += n as usize,
+            -1 if errno() == libc::EINTR => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn errno() -> i32 {
+    // SAFETY: the location is the calling thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds: [RawFd; 2] = [0; 2];
+    // SAFETY: the array has room for two descriptors.
+    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: pipe2 just made both descriptors, and nothing else owns them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// The child: answers requests until the parent is gone.
+fn serve(requests: RawFd, answers: RawFd, close: [RawFd; 2], shared: *mut u8) -> ! {
+    // SAFETY: raw system calls on descriptors and memory that the child inherited;
+    // PR_SET_PDEATHSIG ends it with the parent's thread even if a pipe end leaked.
+    unsafe {
+        libc::close(close[0]);
+        libc::close(close[1]);
+        libc::signal(libc::SIGINT, libc::SIG_IGN);
+    }
+    loop {
+        let mut request = [0u8; 8];
+        let whole = transfer(request.len(), |done| {
+            let rest = &mut request[done..];
+            // SAFETY: `rest` is alive and that long.
+            unsafe { libc::read(requests, rest.as_mut_ptr().cast(), rest.len()) }
+        });
+        if !whole {
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
+            unsafe { libc::_exit(0) };
+        }
+        let [a, b, c, d, e, f, g, h] = request;
+        let command = u32::from_ne_bytes([a, b, c, d]);
+        let argument = i32::from_ne_bytes([e, f, g, h]);
+        // SAFETY: the kernel checks every pointer in the attribute block; those that
+        // the parent set point into the mapping that both processes share.
+        let result = unsafe {
+            if command == CLOSE {
+                libc::close(argument) as i64
+            } else {
+                libc::syscall(libc::SYS_bpf, command, shared, ATTR_BYTES)
+            }
+        };
+        let answer = if result < 0 {
+            -i64::from(errno())
+        } else {
+            result
+        };
+        let answer = answer.to_ne_bytes();
+        let whole = transfer(answer.len(), |done| {
+            let rest = &answer[done..];
+            // SAFETY: `rest` is alive and that long.
+            unsafe { libc::write(answers, rest.as_ptr().cast(), rest.len()) }
+        });
+        if !whole {
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+    }
+}

@@ -1,0 +1,550 @@
+//! What callers ask of the kernel: maps, programs, test runs.
+
+use bpfkit_isa::Insn;
+use bpfkit_object::{MapDef, MapOrigin, Program};
+use bpfkit_spec::MapType;
+
+use crate::attr::{Attr, Command, Errno, btf_load, elem, info, map_create, prog_load, test_run};
+use crate::child::Child;
+
+/// Why the oracle has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum OracleError {
+    /// bpf(2) is not allowed here (no `CAP_BPF`, a seccomp filter, no such call).
+    #[error("no bpf(2): {0}")]
+    NotAllowed(Errno),
+    /// The helper process could not be made.
+    #[error("cannot start the bpf(2) process: {0}")]
+    Child(std::io::Error),
+    /// The helper process died inside a call: the kernel killed it.
+    #[error("the bpf(2) process died: the kernel ended it inside the call")]
+    Died,
+    /// A call failed.
+    #[error("bpf(2): {0}")]
+    Call(Errno),
+    /// A buffer is larger than the oracle exchanges in one call.
+    #[error("a buffer of {bytes} bytes is too large for one bpf(2) request")]
+    TooLarge {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+}
+
+/// A program that the kernel did not load.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The kernel said no: its error number and log (empty at level 0).
+    #[error("the kernel refused the program: {errno}")]
+    Refused {
+        /// Error number of the load.
+        errno: Errno,
+        /// The verifier's log.
+        log: String,
+    },
+    /// There was no answer.
+    #[error(transparent)]
+    Oracle(#[from] OracleError),
+}
+
+/// A map in the kernel, by the child's descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapHandle {
+    fd: i32,
+    key_size: u32,
+    /// Bytes that a lookup writes: for per-CPU maps a value for each possible CPU.
+    lookup_bytes: usize,
+}
+
+/// A program in the kernel, by the child's descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProgHandle {
+    fd: i32,
+}
+
+/// BTF of an object in the kernel, by the child's descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BtfHandle {
+    fd: i32,
+}
+
+/// How to load a program.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// 0 none, 1 and 2 as the kernel's `log_level`, 4 statistics only.
+    pub log_level: u32,
+    /// Room for the log in bytes; 0 means 1 MiB when a log is asked for.
+    pub log_bytes: usize,
+    /// Further `BPF_F_*` load flags, besides the program's own.
+    pub flags: u32,
+    /// `attach_btf_id`, for tracing types.
+    pub attach_btf_id: u32,
+}
+
+/// Input of a test run.
+#[derive(Clone, Debug, Default)]
+pub struct TestRun<'a> {
+    /// Packet, for types that take one.
+    pub data: &'a [u8],
+    /// Context, for types that take one.
+    pub ctx: &'a [u8],
+    /// Repetitions, 0 is once; the duration is their mean.
+    pub repeat: u32,
+    /// `BPF_F_TEST_*`.
+    pub flags: u32,
+}
+
+/// Result of a test run.
+#[derive(Clone, Debug)]
+pub struct TestRunResult {
+    /// What the program returned (32 bits is all the kernel tells).
+    pub retval: u32,
+    /// The packet afterwards.
+    pub data: Vec<u8>,
+    /// The context afterwards.
+    pub ctx: Vec<u8>,
+    /// Mean duration of a repetition in ns.
+    pub nanoseconds: u32,
+}
+
+/// What the kernel made of a program.
+#[derive(Clone, Debug)]
+pub struct ProgInfo {
+    /// Rewritten instructions.
+    pub xlated: Vec<Insn>,
+    /// Machine code, if the kernel compiled it and tells.
+    pub jited: Vec<u8>,
+}
+
+/// The running kernel.
+pub struct Kernel {
+    child: Child,
+    cpus: usize,
+}
+
+const LOG_BYTES: usize = 1 << 20;
+/// Room behind a packet, for programs that grow it.
+const DATA_OUT_SLACK: usize = 4096;
+
+impl Kernel {
+    /// Starts the child and asks it for a small array map.
+    ///
+    /// # Errors
+    /// [`OracleError::NotAllowed`] where bpf(2) is not to be had.
+    pub fn start() -> Result<Self, OracleError> {
+        let mut kernel = Kernel {
+            child: Child::spawn()?,
+            cpus: possible_cpus(),
+        };
+        const ARRAY: u32 = 2;
+        let mut probe = Attr::new()
+            .u32(map_create::TYPE, ARRAY)
+            .u32(map_create::KEY_SIZE, 4)
+            .u32(map_create::VALUE_SIZE, 8)
+            .u32(map_create::MAX_ENTRIES, 1);
+        match kernel.child.call(Command::MapCreate, &mut probe) {
+            Ok(fd) => {
+                kernel.child.close(fd as i32);
+                Ok(kernel)
+            }
+            Err(OracleError::Call(errno)) => Err(OracleError::NotAllowed(errno)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Loads an object's BTF, which global functions, callbacks and special fields of map
+    /// values need.
+    ///
+    /// # Errors
+    /// Those of `BPF_BTF_LOAD`.
+    pub fn load_btf(&mut self, bytes: &[u8]) -> Result<BtfHandle, OracleError> {
+        self.child.begin();
+        let len =
+            u32::try_from(bytes.len()).map_err(|_| OracleError::TooLarge { bytes: bytes.len() })?;
+        let mut attr = Attr::new()
+            .u64(btf_load::BTF, self.child.put(bytes)?)
+            .u32(btf_load::SIZE, len);
+        let fd = self.child.call(Command::BtfLoad, &mut attr)? as i32;
+        Ok(BtfHandle { fd })
+    }
+
+    /// Creates a map as declared and fills in a data section's bytes. Where the kernel
+    /// refuses the types of key and value, it is created without, as libbpf does.
+    ///
+    /// `max_entries` 0 becomes 1.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_CREATE`.
+    pub fn create_map(
+        &mut self,
+        def: &MapDef,
+        btf: Option<BtfHandle>,
+    ) -> Result<MapHandle, OracleError> {
+        let inner = match &def.inner {
+            Some(inner) => Some(self.create_map(inner, btf)?),
+            None => None,
+        };
+        let attr = Attr::new()
+            .u32(map_create::TYPE, def.map_type as u32)
+            .u32(map_create::KEY_SIZE, def.key_size)
+            .u32(map_create::VALUE_SIZE, def.value_size)
+            .u32(map_create::MAX_ENTRIES, def.max_entries.max(1))
+            .u32(map_create::FLAGS, def.flags)
+            .u32(map_create::INNER_FD, inner.map_or(0, |map| map.fd as u32))
+            .u32(map_create::NUMA_NODE, def.numa_node)
+            .name(map_create::NAME, &def.name)
+            .u64(map_create::EXTRA, def.extra);
+        let mut typed = attr;
+        if let Some(btf) = btf {
+            typed = typed
+                .u32(map_create::BTF_FD, btf.fd as u32)
+                .u32(map_create::BTF_KEY, def.key_type_id)
+                .u32(map_create::BTF_VALUE, def.value_type_id);
+        }
+        let created = match self.child.call(Command::MapCreate, &mut typed) {
+            Err(OracleError::Call(_)) if btf.is_some() => {
+                self.child.call(Command::MapCreate, &mut attr.clone())
+            }
+            other => other,
+        };
+        let fd = created? as i32;
+        if let Some(inner) = inner {
+            self.child.close(inner.fd);
+        }
+        let map = MapHandle {
+            fd,
+            key_size: def.key_size,
+            lookup_bytes: self.lookup_bytes(def),
+        };
+        if let MapOrigin::Data { bytes, .. } = &def.origin {
+            self.update(map, &0u32.to_ne_bytes(), bytes, 0)?;
+        }
+        Ok(map)
+    }
+
+    /// Creates a map of maps' slot: stores `inner` under `key`.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_UPDATE_ELEM`.
+    pub fn update_inner(
+        &mut self,
+        map: MapHandle,
+        key: &[u8],
+        inner: MapHandle,
+    ) -> Result<(), OracleError> {
+        self.update(map, key, &inner.fd.to_ne_bytes(), 0)
+    }
+
+    /// Loads a linked program; `maps` are those of the object, in its order.
+    ///
+    /// # Errors
+    /// [`LoadError::Refused`] with the verifier's log when the kernel says no.
+    pub fn load(
+        &mut self,
+        program: &Program,
+        maps: &[MapHandle],
+        btf: Option<BtfHandle>,
+        options: &LoadOptions,
+    ) -> Result<(ProgHandle, String), LoadError> {
+        let bytes: Vec<u8> = program
+            .insns
+            .iter()
+            .flat_map(|insn| insn.to_le_bytes())
+            .collect();
+        let fds: Vec<u8> = maps.iter().flat_map(|map| map.fd.to_ne_bytes()).collect();
+        let license = format!("{}\0", program.license);
+        self.child.begin();
+        let mut attr = Attr::new()
+            .u32(prog_load::TYPE, program.decl.prog_type as u32)
+            .u32(prog_load::INSN_CNT, program.insns.len() as u32)
+            .u64(prog_load::INSNS, self.child.put(&bytes)?)
+            .u64(prog_load::LICENSE, self.child.put(license.as_bytes())?)
+            .u32(prog_load::KERN_VERSION, program.kernel_version)
+            .u32(prog_load::FLAGS, program.decl.flags | options.flags)
+            .name(prog_load::NAME, &program.decl.name)
+            .u32(prog_load::ATTACH_TYPE, program.decl.attach_type as u32)
+            .u32(prog_load::ATTACH_BTF_ID, options.attach_btf_id)
+            .u64(prog_load::FD_ARRAY, self.child.put(&fds)?);
+        if let Some(btf) = btf {
+            let funcs: Vec<u8> = program
+                .subprograms
+                .iter()
+                .flat_map(|f| [f.start.to_ne_bytes(), f.type_id.to_ne_bytes()].concat())
+                .collect();
+            attr = attr
+                .u32(prog_load::BTF_FD, btf.fd as u32)
+                .u32(prog_load::FUNC_INFO_SIZE, 8)
+                .u64(prog_load::FUNC_INFO, self.child.put(&funcs)?)
+                .u32(prog_load::FUNC_INFO_CNT, program.subprograms.len() as u32);
+        }
+        let log_bytes = match (options.log_level, options.log_bytes) {
+            (0, _) => 0,
+            (_, 0) => LOG_BYTES,
+            (_, bytes) => bytes,
+        };
+        let mut log_address = 0;
+        if log_bytes > 0 {
+            log_address = self.child.put(&[0])?;
+            self.child.reserve(log_bytes)?;
+            attr = attr
+                .u32(prog_load::LOG_LEVEL, options.log_level)
+                .u32(prog_load::LOG_SIZE, log_bytes as u32)
+                .u64(prog_load::LOG_BUF, log_address);
+        }
+        let result = self.child.call(Command::ProgLoad, &mut attr);
+        let log = if log_bytes > 0 {
+            self.text(log_address, log_bytes)
+        } else {
+            String::new()
+        };
+        match result {
+            Ok(fd) => Ok((ProgHandle { fd: fd as i32 }, log)),
+            Err(OracleError::Call(errno)) => Err(LoadError::Refused { errno, log }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn text(&self, address: u64, len: usize) -> String {
+        let mut bytes = self.child.get(address, len);
+        bytes.truncate(bytes.iter().position(|&b| b == 0).unwrap_or(len));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Runs a program once or repeatedly on the given input.
+    ///
+    /// # Errors
+    /// Those of `BPF_PROG_TEST_RUN`, for instance `ENOTSUPP` (524) for types without it.
+    pub fn test_run(
+        &mut self,
+        program: ProgHandle,
+        input: &TestRun<'_>,
+    ) -> Result<TestRunResult, OracleError> {
+        self.child.begin();
+        let data_room = if input.data.is_empty() {
+            0
+        } else {
+            input.data.len() + DATA_OUT_SLACK
+        };
+        let data_out = self.child.reserve(data_room)?;
+        let ctx_out = self.child.reserve(input.ctx.len())?;
+        let mut attr = Attr::new()
+            .u32(test_run::FD, program.fd as u32)
+            .u32(test_run::REPEAT, input.repeat)
+            .u32(test_run::FLAGS, input.flags);
+        if !input.data.is_empty() {
+            attr = attr
+                .u32(test_run::DATA_SIZE_IN, input.data.len() as u32)
+                .u32(test_run::DATA_SIZE_OUT, data_room as u32)
+                .u64(test_run::DATA_IN, self.child.put(input.data)?)
+                .u64(test_run::DATA_OUT, data_out);
+        }
+        if !input.ctx.is_empty() {
+            attr = attr
+                .u32(test_run::CTX_SIZE_IN, input.ctx.len() as u32)
+                .u64(test_run::CTX_IN, self.child.put(input.ctx)?);
+        }
+        // A syscall program writes its result over its input and refuses a second buffer.
+        let in_place = input.data.is_empty() && !input.ctx.is_empty();
+        if !input.ctx.is_empty() && !in_place {
+            attr = attr
+                .u32(test_run::CTX_SIZE_OUT, input.ctx.len() as u32)
+                .u64(test_run::CTX_OUT, ctx_out);
+        }
+        let ctx_in = u64::from_ne_bytes(
+            attr.0[test_run::CTX_IN..test_run::CTX_IN + 8]
+                .try_into()
+                .expect("eight bytes"),
+        );
+        self.child.call(Command::TestRun, &mut attr)?;
+        let ctx_len = match in_place {
+            true => input.ctx.len(),
+            false => (attr.get_u32(test_run::CTX_SIZE_OUT) as usize).min(input.ctx.len()),
+        };
+        Ok(TestRunResult {
+            retval: attr.get_u32(test_run::RETVAL),
+            data: self.child.get(
+                data_out,
+                (attr.get_u32(test_run::DATA_SIZE_OUT) as usize).min(data_room),
+            ),
+            ctx: self
+                .child
+                .get(if in_place { ctx_in } else { ctx_out }, ctx_len),
+            nanoseconds: attr.get_u32(test_run::DURATION),
+        })
+    }
+
+    /// CPUs that per-CPU maps hold a value for.
+    pub fn cpus(&self) -> usize {
+        self.cpus
+    }
+
+    fn lookup_bytes(&self, def: &MapDef) -> usize {
+        let size = def.value_size as usize;
+        match def.map_type {
+            MapType::PercpuHash
+            | MapType::PercpuArray
+            | MapType::LruPercpuHash
+            | MapType::PercpuCgroupStorage => size.next_multiple_of(8) * self.cpus,
+            _ => size,
+        }
+    }
+
+    /// The value under `key`; for per-CPU maps all CPUs' values, each padded to 8 bytes.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_LOOKUP_ELEM`, `ENOENT` among them.
+    pub fn lookup(&mut self, map: MapHandle, key: &[u8]) -> Result<Vec<u8>, OracleError> {
+        self.child.begin();
+        let value = self.child.reserve(map.lookup_bytes)?;
+        let mut attr = Attr::new()
+            .u32(elem::FD, map.fd as u32)
+            .u64(elem::KEY, self.child.put(key)?)
+            .u64(elem::VALUE, value);
+        self.child.call(Command::MapLookup, &mut attr)?;
+        Ok(self.child.get(value, map.lookup_bytes))
+    }
+
+    /// Stores `value` under `key`.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_UPDATE_ELEM`.
+    pub fn update(
+        &mut self,
+        map: MapHandle,
+        key: &[u8],
+        value: &[u8],
+        flags: u64,
+    ) -> Result<(), OracleError> {
+        self.child.begin();
+        let mut attr = Attr::new()
+            .u32(elem::FD, map.fd as u32)
+            .u64(elem::KEY, self.child.put(key)?)
+            .u64(elem::VALUE, self.child.put(value)?)
+            .u64(elem::FLAGS, flags);
+        self.child.call(Command::MapUpdate, &mut attr)?;
+        Ok(())
+    }
+
+    /// Deletes `key`.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_DELETE_ELEM`.
+    pub fn delete(&mut self, map: MapHandle, key: &[u8]) -> Result<(), OracleError> {
+        self.child.begin();
+        let mut attr = Attr::new()
+            .u32(elem::FD, map.fd as u32)
+            .u64(elem::KEY, self.child.put(key)?);
+        self.child.call(Command::MapDelete, &mut attr)?;
+        Ok(())
+    }
+
+    /// Looks `key` up and deletes it in one step; queues and stacks pop with an empty key.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_LOOKUP_AND_DELETE_ELEM`.
+    pub fn lookup_and_delete(
+        &mut self,
+        map: MapHandle,
+        key: &[u8],
+    ) -> Result<Vec<u8>, OracleError> {
+        self.child.begin();
+        let value = self.child.reserve(map.lookup_bytes)?;
+        let key_address = if key.is_empty() {
+            0
+        } else {
+            self.child.put(key)?
+        };
+        let mut attr = Attr::new()
+            .u32(elem::FD, map.fd as u32)
+            .u64(elem::KEY, key_address)
+            .u64(elem::VALUE, value);
+        self.child.call(Command::MapLookupDelete, &mut attr)?;
+        Ok(self.child.get(value, map.lookup_bytes))
+    }
+
+    /// The key after `key` (the first for `None`), in the map's own order.
+    ///
+    /// # Errors
+    /// `ENOENT` at the end.
+    pub fn next_key(&mut self, map: MapHandle, key: Option<&[u8]>) -> Result<Vec<u8>, OracleError> {
+        self.child.begin();
+        let next = self.child.reserve(map.key_size as usize)?;
+        let key_address = match key {
+            Some(key) => self.child.put(key)?,
+            None => 0,
+        };
+        let mut attr = Attr::new()
+            .u32(elem::FD, map.fd as u32)
+            .u64(elem::KEY, key_address)
+            .u64(elem::VALUE, next);
+        self.child.call(Command::MapNextKey, &mut attr)?;
+        Ok(self.child.get(next, map.key_size as usize))
+    }
+
+    /// Rewritten instructions and machine code of a loaded program.
+    ///
+    /// # Errors
+    /// Those of `BPF_OBJ_GET_INFO_BY_FD`.
+    pub fn info(&mut self, program: ProgHandle) -> Result<ProgInfo, OracleError> {
+        let sizes = self.info_with(program, [0; info::PROG_INFO_BYTES])?;
+        let len = |at: usize| u32::from_ne_bytes(sizes[at..at + 4].try_into().expect("four bytes"));
+        let (jited_len, xlated_len) = (len(info::JITED_LEN), len(info::XLATED_LEN));
+        let xlated = self.child.reserve(xlated_len as usize)?;
+        let jited = self.child.reserve(jited_len as usize)?;
+        let mut request = [0u8; info::PROG_INFO_BYTES];
+        request[info::JITED_LEN..][..4].copy_from_slice(&jited_len.to_ne_bytes());
+        request[info::XLATED_LEN..][..4].copy_from_slice(&xlated_len.to_ne_bytes());
+        request[info::JITED_INSNS..][..8].copy_from_slice(&jited.to_ne_bytes());
+        request[info::XLATED_INSNS..][..8].copy_from_slice(&xlated.to_ne_bytes());
+        self.info_call(program, request)?;
+        let slots = self.child.get(xlated, xlated_len as usize);
+        let (slots, _) = slots.as_chunks::<8>();
+        Ok(ProgInfo {
+            xlated: slots.iter().copied().map(Insn::from_le_bytes).collect(),
+            jited: self.child.get(jited, jited_len as usize),
+        })
+    }
+
+    fn info_with(
+        &mut self,
+        program: ProgHandle,
+        request: [u8; info::PROG_INFO_BYTES],
+    ) -> Result<Vec<u8>, OracleError> {
+        self.child.begin();
+        self.info_call(program, request)
+    }
+
+    fn info_call(
+        &mut self,
+        program: ProgHandle,
+        request: [u8; info::PROG_INFO_BYTES],
+    ) -> Result<Vec<u8>, OracleError> {
+        let address = self.child.put(&request)?;
+        let mut attr = Attr::new()
+            .u32(info::FD, program.fd as u32)
+            .u32(info::LEN, info::PROG_INFO_BYTES as u32)
+            .u64(info::INFO, address);
+        self.child.call(Command::InfoByFd, &mut attr)?;
+        Ok(self.child.get(address, info::PROG_INFO_BYTES))
+    }
+
+    /// Unloads a program.
+    pub fn unload(&mut self, program: ProgHandle) {
+        self.child.close(program.fd);
+    }
+
+    /// Lets go of a map.
+    pub fn drop_map(&mut self, map: MapHandle) {
+        self.child.close(map.fd);
+    }
+}
+
+/// Number of possible CPUs, which is what per-CPU values are sized by.
+fn possible_cpus() -> usize {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text
+        .trim()
+        .rsplit([',', '-'])
+        .next()
+        .and_then(|cpu| cpu.parse::<usize>().ok());
+    last.map_or(1, |last| last + 1)
+}
