@@ -139,6 +139,32 @@ impl<'a> Linker<'a> {
         })
     }
 
+    /// Whether libbpf would load any program of this object: it refuses the whole object
+    /// for one external symbol or struct_ops map that the target does not have, even where
+    /// no program at hand uses it.
+    ///
+    /// # Errors
+    /// The first reason that libbpf comes upon.
+    pub fn check(&mut self) -> Result<(), ObjectError> {
+        let externs = &self.object.externs.list;
+        if let Some(e) = self.kconfig.errors.iter().flatten().next() {
+            return Err(e.clone());
+        }
+        // Typed symbols are looked up before those that only have an address.
+        let is_address = |kind: &ExternKind| matches!(kind, ExternKind::Variable { type_id: 0 });
+        for addresses in [false, true] {
+            for (index, ext) in externs.iter().enumerate() {
+                if is_address(&ext.kind) == addresses {
+                    self.resolve(index)?;
+                }
+            }
+        }
+        for def in self.object.maps.iter().filter(|def| def.autocreate) {
+            self.struct_ops(def)?;
+        }
+        Ok(())
+    }
+
     /// The declaration with what depends on the kernel filled in.
     fn as_loaded(&self, decl: &ProgramDecl) -> ProgramDecl {
         let mut decl = decl.clone();

@@ -178,7 +178,8 @@ impl PoisonReason {
 /// A map as declared.
 #[derive(Clone, Debug)]
 pub struct MapDef {
-    /// Name as in the source (`.rodata` and its kind: libbpf's name, `prefix.rodata`).
+    /// Name as in the source (`.rodata` and its kind: libbpf's name, `prefix.rodata`). The
+    /// kernel takes 15 bytes of it.
     pub name: String,
     /// Map type.
     pub map_type: MapType,

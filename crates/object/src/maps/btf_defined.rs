@@ -114,7 +114,11 @@ fn define(
     if var.linkage() != Some(Linkage::Global) {
         let linkage = match var.linkage() {
             Some(Linkage::Static) => "static",
-            Some(Linkage::Extern) => "extern",
+            // To be linked with the object that defines it first.
+            Some(Linkage::Extern) => {
+                let message = format!("unrecognized extern section '{MAPS}'");
+                return Err(ObjectError::new(ErrorKind::Extern, message));
+            }
             _ => "unknown",
         };
         return Err(fail(format!(

@@ -140,9 +140,12 @@ pub(crate) fn object_name(path: &str) -> &str {
 }
 
 /// libbpf's name for the map of a data section: the section's, after as much of the
-/// object's as leaves room for 7 bytes of it or more; sections with a name of their own
-/// (`.data.x`) stand alone.
+/// object's as leaves room for 7 bytes of it or more. Sections with a name of their own
+/// (`.data.x`) stand alone, and are cut only for the kernel; `.bss.x` is cut here too.
 fn map_name(object: &str, section: &str) -> String {
+    if section.starts_with(".data.") || section.starts_with(".rodata.") {
+        return section.to_owned();
+    }
     let suffix_len = section.len().clamp(7, NAME_LEN);
     let has_own_name = section.bytes().skip(1).any(|b| b == b'.');
     let prefix_len = if has_own_name {
@@ -248,8 +251,8 @@ mod tests {
         assert_eq!(name("my_object_name.o", ".bss"), "my_objec.bss");
         assert_eq!(name("my_object_name.o", ".kconfig"), "my_obje.kconfig");
         assert_eq!(name("x.o", ".data"), "x.data");
-        assert_eq!(name("x.o", ".rodata.abracadabra"), ".rodata.abracad");
-        assert_eq!(name("a-b.o", ".rodata.str1.1"), ".rodata.str1.1");
+        assert_eq!(name("x.o", ".rodata.abracadabra"), ".rodata.abracadabra");
+        assert_eq!(name("a-b.o", ".bss.counters.of.x"), ".bss.counters.o");
         assert_eq!(name("a-b.o", ".data"), "a_b.data");
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn collect(source: &Source<'_>, maps: &mut Maps) -> Result<(), Object
     let Some(size) = data.len().checked_div(symbols.len()) else {
         return Ok(());
     };
-    if size < KNOWN - 4 || data.len() % symbols.len() != 0 {
+    if size < KNOWN - 4 || !data.len().is_multiple_of(symbols.len()) {
         return Err(fail(format!(
             "unable to determine legacy map definition size: {} maps in {} bytes",
             symbols.len(),
