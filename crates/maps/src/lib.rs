@@ -11,7 +11,9 @@
 //! `unsafe` is confined to memory: regions (`mem`), value bytes (`value`), and the
 //! structures that readers walk without locks.
 
+mod arena;
 mod array;
+mod bloom;
 mod check;
 mod errno;
 pub mod flags;
@@ -19,11 +21,20 @@ mod hash;
 mod host;
 mod map;
 mod map_in_map;
+mod mapping;
 mod mem;
+mod objects;
 mod ops;
 mod params;
+mod queue;
+mod ring;
+mod stack_trace;
+mod storage;
+mod struct_ops;
 mod value;
+mod word_array;
 
+pub use arena::Arena;
 pub use array::{ArrayMap, PercpuArrayMap};
 pub use check::check;
 pub use crossbeam_epoch::{Guard, pin};
@@ -32,5 +43,15 @@ pub use hash::HashMap;
 pub use host::{Batch, BatchError, BatchToken};
 pub use map::{Map, Object, Progress, ValueRegion};
 pub use map_in_map::{ArrayOfMaps, HashOfMaps};
+pub use objects::{BPF_F_CURRENT_CPU, PerfEventArray, PerfSample, ProgArray};
 pub use params::{Field, FieldKind, MapParams};
+pub use ring::{
+    BPF_MAX_USER_RINGBUF_SAMPLES, BPF_RINGBUF_BUSY_BIT, BPF_RINGBUF_DISCARD_BIT,
+    BPF_RINGBUF_HDR_SZ, Drain, RingBuf, RingQuery, Sample, UserRingBuf,
+};
+pub use stack_trace::{
+    BPF_F_FAST_STACK_CMP, BPF_F_REUSE_STACKID, BPF_F_SKIP_FIELD_MASK, BPF_F_USER_STACK, StackTraces,
+};
+pub use storage::{BPF_LOCAL_STORAGE_GET_F_CREATE, Storage};
+pub use struct_ops::StructOps;
 pub use value::{FieldHooks, spin_lock, spin_unlock};

@@ -7,11 +7,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use bpfkit_spec::MapType;
 
+use crate::arena::Arena;
 use crate::array::{ArrayMap, PercpuArrayMap};
+use crate::bloom::BloomMap;
 use crate::hash::HashMap;
 use crate::map_in_map::{ArrayOfMaps, HashOfMaps};
+use crate::objects::{PerfEventArray, ProgArray};
 use crate::ops::Ops;
+use crate::queue::QueueMap;
+use crate::ring::{RingBuf, UserRingBuf};
+use crate::stack_trace::StackTraces;
+use crate::storage::Storage;
+use crate::struct_ops::StructOps;
 use crate::value::{FieldHooks, ValueLayout};
+use crate::word_array::{WordArray, WordHash};
 use crate::{Errno, Guard, MapParams, check};
 
 /// A map. Shared by programs on any number of threads and by the host.
@@ -38,6 +47,18 @@ pub(crate) enum Body {
     Hash(HashMap),
     ArrayOfMaps(ArrayOfMaps),
     HashOfMaps(HashOfMaps),
+    Queue(QueueMap),
+    Bloom(BloomMap),
+    StackTraces(StackTraces),
+    ProgArray(ProgArray),
+    PerfEventArray(PerfEventArray),
+    Words(WordArray),
+    WordHash(WordHash),
+    Storage(Storage),
+    StructOps(StructOps),
+    Ring(RingBuf),
+    UserRing(UserRingBuf),
+    Arena(Arena),
 }
 
 /// Whether a walk over a map goes on.
@@ -103,6 +124,28 @@ impl Map {
             }
             MapType::ArrayOfMaps => Body::ArrayOfMaps(ArrayOfMaps::new(p)?),
             MapType::HashOfMaps => Body::HashOfMaps(HashOfMaps::new(p, id)?),
+            MapType::Queue | MapType::Stack => Body::Queue(QueueMap::new(p)?),
+            MapType::BloomFilter => Body::Bloom(BloomMap::new(p)?),
+            MapType::StackTrace => Body::StackTraces(StackTraces::new(p)?),
+            MapType::ProgArray => Body::ProgArray(ProgArray::new(p)?),
+            MapType::PerfEventArray => Body::PerfEventArray(PerfEventArray::new(p)),
+            MapType::CgroupArray
+            | MapType::ReuseportSockarray
+            | MapType::Sockmap
+            | MapType::Xskmap
+            | MapType::Cpumap
+            | MapType::Devmap => Body::Words(WordArray::new(p)?),
+            MapType::Sockhash | MapType::DevmapHash => Body::WordHash(WordHash::new(p, id)?),
+            MapType::CgroupStorage
+            | MapType::PercpuCgroupStorage
+            | MapType::SkStorage
+            | MapType::TaskStorage
+            | MapType::InodeStorage
+            | MapType::CgrpStorage => Body::Storage(Storage::new(p, layout()?)?),
+            MapType::StructOps => Body::StructOps(StructOps::new(p)),
+            MapType::Ringbuf => Body::Ring(RingBuf::new(p)?),
+            MapType::UserRingbuf => Body::UserRing(UserRingBuf::new(p)?),
+            MapType::Arena => Body::Arena(Arena::new(p)?),
             _ => return Err(Errno::EINVAL),
         };
         Ok(Arc::new(Map {
@@ -145,6 +188,18 @@ impl Map {
             Body::Hash(m) => m,
             Body::ArrayOfMaps(m) => m,
             Body::HashOfMaps(m) => m,
+            Body::Queue(m) => m,
+            Body::Bloom(m) => m,
+            Body::StackTraces(m) => m,
+            Body::ProgArray(m) => m,
+            Body::PerfEventArray(m) => m,
+            Body::Words(m) => m,
+            Body::WordHash(m) => m,
+            Body::Storage(m) => m,
+            Body::StructOps(m) => m,
+            Body::Ring(m) => m,
+            Body::UserRing(m) => m,
+            Body::Arena(m) => m,
         }
     }
 
@@ -157,6 +212,7 @@ impl Map {
             Body::Array(m) => m.layout(),
             Body::PercpuArray(m) => m.layout(),
             Body::Hash(m) => m.layout(),
+            Body::Storage(m) => m.layout(),
             _ => return Err(Errno::EINVAL),
         };
         layout.set_hooks(hooks)
@@ -288,6 +344,78 @@ impl Map {
     /// The table behind hash maps of every kind except hashes of maps.
     pub fn as_hash(&self) -> Option<&HashMap> {
         if let Body::Hash(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The programs of a program array.
+    pub fn as_prog_array(&self) -> Option<&ProgArray> {
+        if let Body::ProgArray(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The events of a perf event array.
+    pub fn as_perf_events(&self) -> Option<&PerfEventArray> {
+        if let Body::PerfEventArray(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The traces of a stack trace map.
+    pub fn as_stack_traces(&self) -> Option<&StackTraces> {
+        if let Body::StackTraces(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The storage of sockets, tasks, inodes or cgroups, the older one included.
+    pub fn as_storage(&self) -> Option<&Storage> {
+        if let Body::Storage(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The ring of a ring buffer.
+    pub fn as_ring(&self) -> Option<&RingBuf> {
+        if let Body::Ring(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The ring of a user ring buffer.
+    pub fn as_user_ring(&self) -> Option<&UserRingBuf> {
+        if let Body::UserRing(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The arena of an arena map.
+    pub fn as_arena(&self) -> Option<&Arena> {
+        if let Body::Arena(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The structure of a struct_ops map.
+    pub fn as_struct_ops(&self) -> Option<&StructOps> {
+        if let Body::StructOps(m) = &self.body {
             Some(m)
         } else {
             None

@@ -108,12 +108,6 @@ impl Region {
         self.base
     }
 
-    /// Length in bytes, at least 1.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// The byte at `offset`.
     #[inline]
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {

@@ -302,20 +302,4 @@ impl ValueLayout {
         }
         fence(Release);
     }
-
-    /// Zeroes the special fields of a value that nobody has seen yet.
-    ///
-    /// # Safety
-    /// As for [`ValueLayout::release`].
-    pub(crate) unsafe fn init_fields(&self, at: NonNull<u8>) {
-        for field in &self.fields {
-            // SAFETY: `new` tested that the field lies inside the value.
-            unsafe {
-                zero(
-                    at.as_ptr().add(field.offset as usize),
-                    field.size() as usize,
-                )
-            };
-        }
-    }
 }

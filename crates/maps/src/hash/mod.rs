@@ -15,9 +15,15 @@ use crate::ops::{BatchOps, Ops};
 use crate::value::{ValueLayout, load, store};
 use crate::{Errno, MapParams, Progress, ValueRegion};
 use free::{Aside, FreeElements};
+pub(crate) use hasher::random_seed;
 use hasher::{BytesKey, Key, KeyKind, LongKey, PairKey, WordKey};
 use lru::{Lru, Node, Nodes};
 use table::{Elements, Place, Table};
+
+/// Hash of a value that is no key of a table.
+pub(crate) fn hash_bytes(bytes: &[u8], seed: u64) -> u32 {
+    BytesKey(bytes).hash(seed)
+}
 
 /// A hash map of any kind.
 ///
@@ -220,7 +226,7 @@ impl HashMap {
             seed: match p.seed {
                 _ if p.flags & BPF_F_ZERO_SEED != 0 => 0,
                 Some(seed) => seed,
-                None => hasher::random_seed(),
+                None => random_seed(),
             },
             recycler: if lru {
                 Recycler::Lru(Lru::new(entries, p.cpus, own_lists))
