@@ -418,7 +418,7 @@ pub static HELPERS: [Helper; 211] = [
     row(68, "skb_load_bytes_relative", (4, 18), NIL, &[
         to(SKB_SOCK.less(SK_SKB).with(&[P::SkReuseport]), LOAD_BYTES_RELATIVE),
     ]),
-    row(69, "fib_lookup", (4, 18), NIL, &[to(TC_XDP, int(&[CTX, MEM, SIZE, ANY]).gpl())]),
+    row(69, "fib_lookup", (4, 18), NIL, &[to(TC_XDP, int(&[CTX, MEM_INOUT, SIZE, ANY]).gpl())]),
     row(70, "sock_hash_update", (4, 18), NIL, &[to(ProgTypes::of(&[P::SockOps]), int(&[CTX, MAP, KEY, ANY]).pkt())]),
     row(71, "msg_redirect_hash", (4, 18), NIL, &[to(ProgTypes::of(&[P::SkMsg]), int(&[CTX, MAP, KEY, ANY]))]),
     row(72, "sk_redirect_hash", (4, 18), NIL, &[to(SK_SKB, int(&[CTX, MAP, KEY, ANY]))]),
@@ -466,7 +466,7 @@ pub static HELPERS: [Helper; 211] = [
         to(ProgTypes::of(&[P::CgroupSockAddr]), SKC_LOOKUP),
     ]),
     row(100, "tcp_check_syncookie", (5, 2), NIL, &[to(TC_XDP, int(&[SOCK, MEM_IN, SIZE, MEM_IN, SIZE]).gpl().pkt())]),
-    row(101, "sysctl_get_name", (5, 2), NIL, &[to(ProgTypes::of(&[P::CgroupSysctl]), int(&[CTX, MEM, SIZE, ANY]))]),
+    row(101, "sysctl_get_name", (5, 2), NIL, &[to(ProgTypes::of(&[P::CgroupSysctl]), int(&[CTX, MEM_INOUT, SIZE, ANY]))]),
     row(102, "sysctl_get_current_value", (5, 2), NIL, &[to(ProgTypes::of(&[P::CgroupSysctl]), int(&[CTX, MEM_OUT, SIZE]))]),
     row(103, "sysctl_get_new_value", (5, 2), NIL, &[to(ProgTypes::of(&[P::CgroupSysctl]), int(&[CTX, MEM_OUT, SIZE]))]),
     row(104, "sysctl_set_new_value", (5, 2), NIL, &[to(ProgTypes::of(&[P::CgroupSysctl]), int(&[CTX, MEM_IN, SIZE]))]),
@@ -503,7 +503,7 @@ pub static HELPERS: [Helper; 211] = [
     row(117, "send_signal_thread", (5, 6), NIL, &[to(TRACE, int(&[ANY])), perfmon(int(&[ANY])).since(6, 16)]),
     row(118, "jiffies64", (5, 6), NIL, &[bpf(int(&[]))]),
     row(119, "read_branch_records", (5, 6), NIL, &[
-        to(ProgTypes::of(&[P::PerfEvent]), int(&[CTX, MEM.with(F::PTR_MAYBE_NULL), SIZE0, ANY]).gpl()),
+        to(ProgTypes::of(&[P::PerfEvent]), int(&[CTX, MEM_INOUT.with(F::PTR_MAYBE_NULL), SIZE0, ANY]).gpl()),
     ]),
     row(120, "get_ns_current_pid_tgid", (5, 7), NIL, &[
         to(TRACE, int(&[ANY, ANY, MEM_OUT, SIZE])),
@@ -565,12 +565,12 @@ pub static HELPERS: [Helper; 211] = [
         to(LSM, Proto::new(&[MAP, INODE_OR_NULL, VALUE_OR_NULL, ANY], MAP_VALUE_OR_NULL)),
     ]),
     row(146, "inode_storage_delete", (5, 10), NIL, &[to(LSM, int(&[MAP, INODE_OR_NULL]))]),
-    row(147, "d_path", (5, 10), NIL, &[to(BTF_TRACE, int(&[Arg::btf("path"), MEM, SIZE0]).only(TargetRule::DPath))]),
+    row(147, "d_path", (5, 10), NIL, &[to(BTF_TRACE, int(&[Arg::btf("path"), MEM_INOUT, SIZE0]).only(TargetRule::DPath))]),
     row(148, "copy_from_user", (5, 10), NIL, &[
         to(TRACE, int(&[MEM_OUT, SIZE0, ANY]).sleeps()),
         perfmon(int(&[MEM_OUT, SIZE0, ANY]).sleeps()).since(6, 16),
     ]),
-    row(149, "snprintf_btf", (5, 10), NIL, &[perfmon(int(&[MEM, SIZE, MEM_IN, SIZE, ANY]))]),
+    row(149, "snprintf_btf", (5, 10), NIL, &[perfmon(int(&[MEM_INOUT, SIZE, MEM_IN, SIZE, ANY]))]),
     row(150, "seq_printf_btf", (5, 10), NIL, &[to(BTF_TRACE, int(&[SEQ_FILE, MEM_IN, SIZE0, ANY]).gpl()).when(ITER)]),
     row(151, "skb_cgroup_classid", (5, 10), NIL, &[to(TC, int(&[CTX]))]),
     row(152, "redirect_neigh", (5, 10), NIL, &[to(TC, int(&[ANY, MEM_IN_OR_NULL, SIZE0, ANY]))]),
@@ -598,7 +598,7 @@ pub static HELPERS: [Helper; 211] = [
     row(163, "check_mtu", (5, 12), NIL, &[to(TC_XDP, int(&[CTX, ANY, U32_INOUT, ANY, ANY]).gpl())]),
     row(164, "for_each_map_elem", (5, 13), SYNC, &[bpf(int(&[MAP, FUNC, STACK_OR_NULL, ANY]))]),
     row(165, "snprintf", (5, 13), NIL, &[
-        perfmon(int(&[MEM.with(F::PTR_MAYBE_NULL), SIZE0, CONST_STR, MEM_IN_OR_NULL, SIZE0]).gpl()),
+        perfmon(int(&[MEM_INOUT.with(F::PTR_MAYBE_NULL), SIZE0, CONST_STR, MEM_IN_OR_NULL, SIZE0]).gpl()),
     ]),
     row(166, "sys_bpf", (5, 14), NIL, &[
         to(ProgTypes::of(&[P::Syscall]), int(&[ANY, MEM_IN, SIZE]).sleeps()).needs(Capability::Perfmon),

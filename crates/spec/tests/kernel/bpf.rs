@@ -16,6 +16,9 @@ const MAP_CREATE: i32 = 0;
 /// `BPF_PROG_LOAD`.
 const PROG_LOAD: i32 = 5;
 
+/// Instructions with the registers they set, also of programs that are accepted.
+const LOG_LEVEL: u32 = 2;
+
 /// Bytes kept of a verifier log: more than any program here makes.
 const LOG_BYTES: usize = 1 << 16;
 
@@ -204,7 +207,7 @@ fn serve(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
             set(4, &word(5).to_le_bytes());
             set(8, &(insns.as_ptr() as u64).to_le_bytes());
             set(16, &(license.as_ptr() as u64).to_le_bytes());
-            set(24, &1u32.to_le_bytes());
+            set(24, &LOG_LEVEL.to_le_bytes());
             set(28, &(LOG_BYTES as u32).to_le_bytes());
             set(32, &(log.as_mut_ptr() as u64).to_le_bytes());
             set(44, &word(2).to_le_bytes());

@@ -2,22 +2,36 @@
 
 use bpfkit_spec::helper::{self, HELPERS};
 
+use crate::bpf::Kernel;
 use crate::programs::{self, EXIT, Program, call, mov_imm};
 use crate::{kernel, report, vmlinux};
 
 /// Helpers that a kernel may leave out by its configuration, which the tables keep:
 /// `override_return` wants CONFIG_BPF_KPROBE_OVERRIDE, and a locked-down kernel withholds
 /// `probe_write_user`.
-const OPTIONAL: [&str; 2] = ["override_return", "probe_write_user"];
+pub const OPTIONAL: [&str; 2] = ["override_return", "probe_write_user"];
 
 /// The message for a helper that the program may not call.
 const REFUSED: &str = "program of this type cannot use helper";
 
-fn every_program() -> Vec<Program> {
+/// Every kind of program that the kernel takes at all.
+pub fn every_program(kernel: &mut Kernel) -> Vec<Program> {
     let mut all = programs::plain();
     if let Some(btf) = vmlinux() {
         all.extend(programs::by_btf(btf));
     }
+    all.retain(|program| {
+        let answer = kernel.load(&program.request(&[mov_imm(0, 0), EXIT]));
+        let verified = answer.errno == 0 || answer.log.contains("0: R1");
+        if !verified {
+            println!(
+                "skipped {program}: errno {} {}",
+                answer.errno,
+                answer.message()
+            );
+        }
+        verified
+    });
     all
 }
 
@@ -26,16 +40,7 @@ fn availability_of_helpers() {
     let Some(mut kernel) = kernel() else { return };
     let mut asked = 0;
     let mut differences = Vec::new();
-    for program in every_program() {
-        let probe = kernel.load(&program.request(&[mov_imm(0, 0), EXIT]));
-        if probe.errno != 0 && !probe.log.contains("0: R1") {
-            println!(
-                "skipped {program}: errno {} {}",
-                probe.errno,
-                probe.message()
-            );
-            continue;
-        }
+    for program in every_program(&mut kernel) {
         for helper in &HELPERS {
             if OPTIONAL.contains(&helper.name) {
                 continue;

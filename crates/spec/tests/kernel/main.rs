@@ -3,9 +3,12 @@
 //! Skipped where bpf(2) is not allowed or the kernel is another release.
 
 mod bpf;
+mod calls;
 mod contexts;
 mod helpers;
+mod maps;
 mod programs;
+mod protos;
 mod returns;
 
 use std::sync::OnceLock;

@@ -1,6 +1,7 @@
 //! The kinds of program that the running kernel is asked about, and their instructions.
 
 use bpfkit_btf::{Btf, Kind};
+use bpfkit_spec::ret_range::{self, ReturnRule};
 use bpfkit_spec::{AttachType, Caller, ProgType};
 
 use crate::bpf::Request;
@@ -42,6 +43,14 @@ impl Program {
             target: &self.target,
             member: &self.member,
             ..Caller::new(self.prog_type, self.attach_type)
+        }
+    }
+
+    /// A value that such a program may return.
+    pub fn good_return(&self) -> i32 {
+        match ret_range::of(&self.caller(), false) {
+            ReturnRule::Within(min, _) | ReturnRule::Within32(min, _) => min,
+            ReturnRule::Nothing | ReturnRule::Scalar => 0,
         }
     }
 
