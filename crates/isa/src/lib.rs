@@ -6,6 +6,21 @@
 //! an instruction. Mnemonics, encodings, ISA versions and the documentation come
 //! from one table.
 //!
+//! - [`table`]: the rows, with ISA and kernel version of each form;
+//! - [`disasm`]: text in the kernel's syntax and in LLVM's;
+//! - [`asm`]: reads both back;
+//! - [`docs`]: the reference as Markdown.
+//!
+//! ```
+//! use bpfkit_isa::{Op, Syntax, asm, disasm};
+//!
+//! let program = asm::assemble("if r1 s> 5 goto out\nr0 += r1\nout: exit")?;
+//! assert!(matches!(Op::decode(&program.insns), Ok(Op::JumpIf { off: 1, .. })));
+//! let text = disasm::line(&program.insns, 0, Syntax::Kernel, &disasm::NoSymbols);
+//! assert_eq!(text.to_string(), "(65) if r1 s> 0x5 goto pc+1");
+//! # Ok::<(), asm::AsmError>(())
+//! ```
+//!
 //! Source of the rules: RFC 9669 and the kernel's
 //! `Documentation/bpf/standardization/instruction-set.rst`.
 #![forbid(unsafe_code)]
