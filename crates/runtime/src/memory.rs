@@ -1,0 +1,319 @@
+//! What a program in checked mode may touch.
+//!
+//! Addresses are addresses of this process. A [`Region`] is a run of bytes that was
+//! granted for a time (context, packet, a reserved ring buffer record); map values are
+//! known by their maps and count as regions of their own, one each, so that no access
+//! crosses from one value into the next.
+//!
+//! Lookups are remembered for each instruction (by the low bits of its position), so the
+//! usual access costs a subtraction and a comparison.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bpfkit_maps::Map;
+
+/// What a region is, for the message of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegionKind {
+    /// Stack frames of the program.
+    Stack,
+    /// The context structure.
+    Context,
+    /// Packet bytes.
+    Packet,
+    /// Value of a map.
+    MapValue,
+    /// A reserved ring buffer record.
+    Record,
+    /// Memory of an arena map.
+    Arena,
+    /// Anything else; the text names it.
+    Other(&'static str),
+}
+
+impl fmt::Display for RegionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RegionKind::Stack => "stack",
+            RegionKind::Context => "context",
+            RegionKind::Packet => "packet",
+            RegionKind::MapValue => "map value",
+            RegionKind::Record => "ring buffer record",
+            RegionKind::Arena => "arena",
+            RegionKind::Other(name) => name,
+        })
+    }
+}
+
+/// Bytes that a program may touch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Address of the first byte.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Whether it may be written.
+    pub writable: bool,
+    /// What it is.
+    pub kind: RegionKind,
+}
+
+impl Region {
+    fn holds(&self, address: u64, size: u64) -> bool {
+        let offset = address.wrapping_sub(self.start);
+        offset <= self.len && self.len - offset >= size
+    }
+}
+
+/// A run of equally sized elements, of each of which the program may touch a part:
+/// the values of a map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Strided {
+    /// Address of the first element.
+    pub base: u64,
+    /// Bytes from one element to the next, at least 1.
+    pub stride: u64,
+    /// Byte offset of the part inside each element.
+    pub offset: u64,
+    /// Bytes of the part.
+    pub size: u64,
+    /// Elements.
+    pub count: u64,
+    /// Whether it may be written.
+    pub writable: bool,
+}
+
+impl Strided {
+    fn end(&self) -> u64 {
+        self.base.saturating_add(self.stride.saturating_mul(self.count))
+    }
+
+    /// The part of the element that an address lies in.
+    fn at(&self, address: u64) -> Option<Region> {
+        let distance = address.checked_sub(self.base)?;
+        let element = distance / self.stride;
+        (element < self.count).then(|| Region {
+            start: self.base + element * self.stride + self.offset,
+            len: self.size,
+            writable: self.writable,
+            kind: RegionKind::MapValue,
+        })
+    }
+}
+
+/// A range that accesses of one size hit before: they may start at `start ..= start + slack`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Span {
+    start: u64,
+    slack: u64,
+}
+
+/// Remembered spans of accesses of one size and direction, by the position of the instruction.
+const SPANS: usize = 32;
+
+/// Where nothing is remembered: spans of this one place, which harms nobody.
+static NOWHERE: AtomicU64 = AtomicU64::new(0);
+
+/// The spans that were hit before, for each size and direction.
+pub(crate) struct Spans {
+    tables: [[Span; SPANS]; 8],
+    /// Which entries of each table are in use.
+    used: [u32; 8],
+}
+
+impl Spans {
+    const BYTES: usize = size_of::<Span>();
+
+    fn new() -> Self {
+        Self { tables: [[Self::nowhere(); SPANS]; 8], used: [0; 8] }
+    }
+
+    fn nowhere() -> Span {
+        Span { start: NOWHERE.as_ptr().expose_provenance() as u64, slack: 0 }
+    }
+
+    const fn table<T, const WRITE: bool>() -> usize {
+        size_of::<T>().trailing_zeros() as usize * 2 + WRITE as usize
+    }
+
+    /// The entry of an instruction: positions are addresses of slots of 16 bytes.
+    #[inline(always)]
+    fn index(position: usize) -> usize {
+        position / Self::BYTES % SPANS
+    }
+
+    /// Whether the access lies in the span remembered for the instruction.
+    #[inline(always)]
+    pub(crate) fn hit<T, const WRITE: bool>(&self, position: usize, address: u64) -> bool {
+        let span = &self.tables[Self::table::<T, WRITE>()][Self::index(position)];
+        address.wrapping_sub(span.start) <= span.slack
+    }
+
+    /// Remembers where an access was found, unless it was translated.
+    pub(crate) fn remember<T, const WRITE: bool>(&mut self, position: usize, found: &Found) {
+        let Some(slack) = found.region.len.checked_sub(size_of::<T>() as u64) else { return };
+        if found.translated {
+            return;
+        }
+        let (table, index) = (Self::table::<T, WRITE>(), Self::index(position));
+        self.tables[table][index] = Span { start: found.region.start, slack };
+        self.used[table] |= 1 << index;
+    }
+
+    pub(crate) fn forget(&mut self) {
+        for (table, used) in self.tables.iter_mut().zip(&mut self.used) {
+            while *used != 0 {
+                table[used.trailing_zeros() as usize] = Self::nowhere();
+                *used &= *used - 1;
+            }
+        }
+    }
+}
+
+/// Where an access was found.
+pub(crate) struct Found {
+    /// The bytes around it that the program may touch as well.
+    region: Region,
+    /// Host address of the access.
+    pub(crate) host: u64,
+    /// Whether it differs from the program's address.
+    translated: bool,
+}
+
+/// Everything a program may touch during a run.
+pub struct Memory {
+    pub(crate) spans: Spans,
+    stack: Region,
+    regions: Vec<Region>,
+    pub(crate) values: ValueIndex,
+    /// The object's arena map, if it has one.
+    pub(crate) arena: Option<Arc<Map>>,
+    /// What accesses to absent pages of an arena work on.
+    scratch: Box<AtomicU64>,
+}
+
+/// Sorted runs of map values.
+#[derive(Default)]
+pub(crate) struct ValueIndex {
+    runs: Vec<Strided>,
+}
+
+impl ValueIndex {
+    pub(crate) fn rebuild(&mut self, runs: impl Iterator<Item = Strided>) {
+        self.runs.clear();
+        self.runs.extend(runs.filter(|r| r.stride > 0 && r.count > 0));
+        self.runs.sort_unstable_by_key(|r| r.base);
+    }
+
+    fn at(&self, address: u64) -> Option<Region> {
+        let after = self.runs.partition_point(|r| r.base <= address);
+        self.runs.get(after.checked_sub(1)?).filter(|r| address < r.end())?.at(address)
+    }
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        Self {
+            spans: Spans::new(),
+            stack: Region { start: 0, len: 0, writable: true, kind: RegionKind::Stack },
+            regions: Vec::with_capacity(16),
+            values: ValueIndex::default(),
+            arena: None,
+            scratch: Box::default(),
+        }
+    }
+
+    /// Forgets every grant.
+    pub(crate) fn reset(&mut self) {
+        self.regions.clear();
+        self.spans.forget();
+    }
+
+    /// Sets where the stack starts; nothing of it is live yet.
+    pub(crate) fn set_stack_start(&mut self, start: u64) {
+        self.stack.start = start;
+        self.stack.len = 0;
+    }
+
+    /// Sets the end of the live part of the stack: the top of the current frame.
+    #[inline(always)]
+    pub(crate) fn set_stack_top(&mut self, top: u64) {
+        self.stack.len = top.wrapping_sub(self.stack.start);
+    }
+
+    /// Lets the program touch a region until [`revoke`](Self::revoke) or the end of the run.
+    /// Regions may overlap; an access needs one region that holds all of it.
+    pub fn grant(&mut self, region: Region) {
+        self.regions.push(region);
+    }
+
+    /// Takes back every region that starts at that address.
+    pub fn revoke(&mut self, start: u64) {
+        self.regions.retain(|r| r.start != start);
+        self.spans.forget();
+    }
+
+    /// Takes back every region of that kind, for instance to grant a resized packet anew.
+    pub fn revoke_kind(&mut self, kind: RegionKind) {
+        self.regions.retain(|r| r.kind != kind);
+        self.spans.forget();
+    }
+
+    /// Where an access lies, or `None` if no region holds all of it.
+    pub(crate) fn find(&self, address: u64, size: u64, write: bool) -> Option<Found> {
+        let fits = |r: &Region| r.holds(address, size) && (r.writable || !write);
+        let as_is = |region| Found { region, host: address, translated: false };
+        if fits(&self.stack) {
+            return Some(as_is(self.stack));
+        }
+        if let Some(region) = self.regions.iter().find(|r| fits(r)) {
+            return Some(as_is(*region));
+        }
+        if let Some(region) = self.values.at(address).filter(|r| fits(r)) {
+            return Some(as_is(region));
+        }
+        self.find_in_arena(address, size)
+    }
+
+    /// The kernel adds the lower half of any arena pointer to the arena's base. Pages that
+    /// were not allocated read as zero and take no writes.
+    fn find_in_arena(&self, address: u64, size: u64) -> Option<Found> {
+        const PAGE: u64 = 4096;
+        let arena = self.arena.as_ref()?.as_arena()?;
+        let base = arena.base().as_ptr().expose_provenance() as u64;
+        let high = address >> 32;
+        if high != 0 && high != base >> 32 && high != arena.user_start() >> 32 {
+            return None;
+        }
+        let low = address as u32;
+        let kind = RegionKind::Arena;
+        if !arena.is_present(low, size as u32) {
+            self.scratch.store(0, Ordering::Relaxed);
+            let host = self.scratch.as_ptr().expose_provenance() as u64;
+            let region = Region { start: host, len: size, writable: true, kind };
+            return (size <= 8).then_some(Found { region, host, translated: true });
+        }
+        let host = base + u64::from(low);
+        let start = host & !(PAGE - 1);
+        let len = (host + size).next_multiple_of(PAGE) - start;
+        let region = Region { start, len, writable: true, kind };
+        Some(Found { region, host, translated: host != address })
+    }
+
+    /// The closest region to an address, with the distance from its start, if one is
+    /// within a page: what a fault says.
+    pub(crate) fn near(&self, address: u64) -> Option<(RegionKind, i64)> {
+        const CLOSE: u64 = 4096;
+        let value = self.values.at(address);
+        std::iter::once(&self.stack)
+            .chain(&self.regions)
+            .chain(&value)
+            .filter(|r| r.len > 0)
+            .filter(|r| address.wrapping_sub(r.start).wrapping_add(CLOSE) < r.len + 2 * CLOSE)
+            .map(|r| (r.kind, address.wrapping_sub(r.start) as i64))
+            .min_by_key(|(_, offset)| offset.unsigned_abs())
+    }
+}

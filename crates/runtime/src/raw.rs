@@ -1,0 +1,83 @@
+//! Programs and memory without an object or a context around them: conformance suites.
+
+use std::any::Any;
+
+use bpfkit_isa::Insn;
+use bpfkit_object::{Program, ProgramDecl, Subprogram};
+use bpfkit_spec::{AttachType, ProgType};
+
+use crate::engine::Context;
+use crate::memory::{Memory, Region, RegionKind};
+
+/// A block of memory to run on: R1 holds its address and R2 its length in bytes, both 0
+/// for an empty block. Legacy packet loads read from it too.
+#[derive(Clone, Default, Debug)]
+pub struct RawMemory {
+    /// The bytes; the program may read and write them.
+    pub bytes: Vec<u8>,
+}
+
+impl RawMemory {
+    /// A block with those bytes.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { bytes: bytes.into() }
+    }
+
+    fn address(&self) -> u64 {
+        self.bytes.as_ptr().expose_provenance() as u64
+    }
+}
+
+impl Context for RawMemory {
+    fn args(&self) -> [u64; 5] {
+        if self.bytes.is_empty() {
+            return [0; 5];
+        }
+        [self.address(), self.bytes.len() as u64, 0, 0, 0]
+    }
+
+    fn grant(&self, memory: &mut Memory) {
+        memory.grant(Region {
+            start: self.address(),
+            len: self.bytes.len() as u64,
+            writable: true,
+            kind: RegionKind::Packet,
+        });
+    }
+
+    fn load_packet(&self, offset: i32, size: bpfkit_isa::Size) -> Option<u32> {
+        let start = usize::try_from(offset).ok()?;
+        let bytes = self.bytes.get(start..start.checked_add(size.bytes() as usize)?)?;
+        Some(bytes.iter().fold(0, |value, &byte| value << 8 | u32::from(byte)))
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// A program of bare instructions, of no particular type.
+pub fn raw_program(name: &str, insns: Vec<Insn>) -> Program {
+    let own_insns = u32::try_from(insns.len()).unwrap_or(u32::MAX);
+    Program {
+        decl: ProgramDecl {
+            name: name.to_owned(),
+            section: String::new(),
+            prog_type: ProgType::Unspec,
+            attach_type: AttachType::CgroupInetIngress,
+            attach_target: None,
+            flags: 0,
+            autoload: true,
+            own_insns,
+        },
+        insns,
+        subprograms: vec![Subprogram { name: name.to_owned(), start: 0, type_id: 0, global: true }],
+        lines: Vec::new(),
+        refs: Vec::new(),
+        exception_callback: None,
+        attach: Ok(None),
+        btf: None,
+        license: "GPL".to_owned(),
+        kernel_version: 0,
+    }
+}
