@@ -4,6 +4,7 @@
 //! [`functions`] joins into one table. Names are those of `bpfkit_spec::helper`. Helpers
 //! that cannot exist here are listed with the reason in [`UNAVAILABLE`].
 
+mod arena;
 pub(crate) mod bprintf;
 mod cgroup;
 pub(crate) mod checksum;
@@ -16,9 +17,12 @@ mod map;
 mod net;
 mod object;
 mod packet;
+mod perf;
 mod probe;
+pub(crate) mod ringbuf;
 mod shared;
 mod state;
+mod storage;
 mod string;
 mod task;
 mod text;
@@ -69,6 +73,14 @@ fn input<'a>(env: &'a mut Env<'_>) -> Option<&'a mut Input> {
     env.context_as()
 }
 
+/// Gives back the locks and records that a program held when it stopped.
+pub(crate) fn give_back(env: &mut Env<'_>) {
+    if !env.state.locks.is_empty() || !env.state.records.is_empty() {
+        lock::release_all(env);
+        ringbuf::discard_all(env);
+    }
+}
+
 /// Every helper and kfunc there is.
 pub fn functions() -> &'static Functions {
     static TABLE: LazyLock<Functions> = LazyLock::new(|| {
@@ -94,7 +106,10 @@ const HELPERS: &[&[Row]] = &[
     map::HELPERS,
     net::HELPERS,
     packet::HELPERS,
+    perf::HELPERS,
     probe::HELPERS,
+    ringbuf::HELPERS,
+    storage::HELPERS,
     task::HELPERS,
     text::HELPERS,
     timer::HELPERS,
@@ -102,6 +117,7 @@ const HELPERS: &[&[Row]] = &[
 ];
 
 const KFUNCS: &[&[Row]] = &[
+    arena::KFUNCS,
     control::KFUNCS,
     dynptr::KFUNCS,
     iter::KFUNCS,

@@ -26,7 +26,7 @@ fn survey(env: &mut Env<'_>) {
     let (first, current) = unsafe { ((*env.window_start).r[10], (*env.window).r[10]) };
     env.memory.set_stack_start(first.wrapping_sub(FRAME_BYTES as u64));
     env.memory.set_stack_top(current);
-    env.memory.arena = env.maps().arena();
+    env.memory.arena = env.maps().arena().cloned();
     env.context.grant(env.memory);
     env.refresh_values();
 }

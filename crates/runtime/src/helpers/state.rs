@@ -13,6 +13,8 @@ pub struct State {
     pub(crate) probed: bool,
     /// Locks that the program holds, by address.
     pub(crate) locks: SmallVec<[u64; 2]>,
+    /// Ring buffer records that the program has reserved, by address.
+    pub(crate) records: SmallVec<[u64; 2]>,
     /// What the program asked the kernel to do.
     pub(crate) effects: Vec<Effect>,
 }
@@ -23,6 +25,7 @@ impl State {
         self.seq.clear();
         self.probed = false;
         self.locks.clear();
+        self.records.clear();
         self.effects.clear();
     }
 

@@ -71,7 +71,7 @@ fn send_signal_thread(env: &mut Env<'_>, a: &Args) -> Ret {
 }
 
 /// A stack of one frame: where the program itself is.
-fn frame(env: &Env<'_>) -> u64 {
+pub(super) fn frame(env: &Env<'_>) -> u64 {
     /// Where the kernel keeps its JIT images.
     const MODULES: u64 = 0xffff_ffff_a000_0000;
     MODULES + u64::from(env.insn()) * 8
