@@ -9,9 +9,8 @@ use object::{Endianness, SectionIndex};
 use crate::error::{ErrorKind, ObjectError};
 
 /// Larger zero-filled sections are refused, so that a few bytes of input cannot ask for
-/// more memory than there is; the kernel takes no array value of more than this either
-/// (`KMALLOC_MAX_SIZE` apart, `INT_MAX` limits it).
-const LARGEST_NOBITS: u64 = 1 << 30;
+/// more memory than there is.
+const LARGEST_NOBITS: u64 = 1 << 28;
 
 /// Longer names are refused, so that many symbols that share one string cannot cost more
 /// than the file is long; kernel and BTF take 511 bytes.
