@@ -76,7 +76,7 @@ pub fn listing<'a>(insns: &'a [Insn], syntax: Syntax, symbols: &'a dyn Symbols) 
     }
 }
 
-/// See [`line`].
+/// See [`fn@line`].
 pub struct Line<'a> {
     slots: &'a [Insn],
     at: usize,
