@@ -11,6 +11,7 @@ mod caller;
 pub mod context;
 pub mod helper;
 pub mod iter;
+pub mod kfunc;
 pub mod map_rules;
 mod map_type;
 pub mod prog_rules;

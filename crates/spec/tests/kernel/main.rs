@@ -6,6 +6,7 @@ mod bpf;
 mod calls;
 mod contexts;
 mod helpers;
+mod kfuncs;
 mod maps;
 mod programs;
 mod protos;
