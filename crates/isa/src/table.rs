@@ -4,7 +4,7 @@
 //! read these rows and nothing else knows an encoding.
 //!
 //! `kernel` and `llvm` are templates of the text in the two syntaxes: literal text
-//! with operands in braces, which [`crate::syntax`] prints and parses.
+//! with operands in braces.
 //!
 //! | operand | stands for |
 //! | --- | --- |
