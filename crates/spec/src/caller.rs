@@ -74,11 +74,10 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Whether the structure that a struct_ops program implements gives it that helper
-    /// at all; true for other program types.
-    pub(crate) fn struct_ops_allows(&self, id: u32) -> bool {
+    /// False for struct_ops programs of a structure that gives them no helpers.
+    pub(crate) fn has_helpers(&self) -> bool {
         self.prog_type != ProgType::StructOps
-            || struct_ops::by_name(self.target).is_none_or(|ops| ops.helpers.allow(id))
+            || struct_ops::by_name(self.target).is_none_or(|ops| ops.helpers)
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod attach;
 mod attach_type;
+pub mod btf_rules;
 mod caller;
 pub mod context;
 pub mod helper;
@@ -17,6 +18,7 @@ mod map_type;
 pub mod prog_rules;
 mod prog_type;
 mod prog_types;
+pub mod raw_tp;
 pub mod ret_range;
 pub mod struct_ops;
 mod type_flags;

@@ -9,14 +9,16 @@ pub struct StructOps {
     pub name: &'static str,
     /// The release that brought it.
     pub since: KernelVersion,
-    /// Helpers of its programs.
-    pub helpers: Helpers,
+    /// Whether its programs may call helpers at all: those whose rows name struct_ops.
+    pub helpers: bool,
     /// Members whose program may be sleepable.
     pub sleepable: Members,
     /// Function members that a program may not implement.
     pub unsupported: &'static [&'static str],
     /// What programs may write in kernel objects that they are given.
     pub writable: &'static [Writable],
+    /// Pointers among the arguments that programs see as another structure.
+    pub seen_as: &'static [SeenAs],
 }
 
 /// Fields of a kernel structure that struct_ops programs may write.
@@ -28,23 +30,15 @@ pub struct Writable {
     pub fields: &'static [&'static str],
 }
 
-/// Helpers that programs of a struct_ops structure may call.
+/// A pointer argument whose type differs from what the member's prototype says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Helpers {
-    /// Not any.
-    None,
-    /// Those whose rows name struct_ops programs, but not these.
-    AllBut(&'static [u32]),
-}
-
-impl Helpers {
-    /// Whether that helper is not excluded.
-    pub fn allow(self, id: u32) -> bool {
-        match self {
-            Helpers::None => false,
-            Helpers::AllBut(denied) => !denied.contains(&id),
-        }
-    }
+pub struct SeenAs {
+    /// Member and number of the argument, counted from 0; none for all of the type.
+    pub argument: Option<(&'static str, u32)>,
+    /// Structure in the prototype.
+    pub object: &'static str,
+    /// Structure that programs see.
+    pub seen_as: &'static str,
 }
 
 /// Some members of a structure.
@@ -71,15 +65,12 @@ pub fn by_name(name: &str) -> Option<&'static StructOps> {
     STRUCT_OPS.iter().find(|ops| ops.name == name)
 }
 
-/// Number of the helper `bpf_tail_call`.
-const TAIL_CALL: u32 = 12;
-
-/// Every structure of the target kernel, and those of its test module.
+/// Every structure of the target kernel.
 pub static STRUCT_OPS: &[StructOps] = &[
     StructOps {
         name: "tcp_congestion_ops",
         since: KernelVersion(5, 6),
-        helpers: Helpers::AllBut(&[]),
+        helpers: true,
         sleepable: Members::All,
         unsupported: &["get_info"],
         writable: &[Writable {
@@ -97,22 +88,28 @@ pub static STRUCT_OPS: &[StructOps] = &[
                 "app_limited",
             ],
         }],
+        seen_as: &[SeenAs {
+            argument: None,
+            object: "sock",
+            seen_as: "tcp_sock",
+        }],
     },
     StructOps {
         name: "bpf_dummy_ops",
         since: KernelVersion(5, 16),
-        helpers: Helpers::None,
+        helpers: false,
         sleepable: Members::These(&["test_sleepable"]),
         unsupported: &[],
         writable: &[Writable {
             object: "bpf_dummy_ops_state",
             fields: &[],
         }],
+        seen_as: &[],
     },
     StructOps {
         name: "hid_bpf_ops",
         since: KernelVersion(6, 11),
-        helpers: Helpers::AllBut(&[]),
+        helpers: true,
         sleepable: Members::These(&["hid_rdesc_fixup", "hid_hw_request", "hid_hw_output_report"]),
         unsupported: &[],
         writable: &[
@@ -125,11 +122,12 @@ pub static STRUCT_OPS: &[StructOps] = &[
                 fields: &["name", "uniq", "phys"],
             },
         ],
+        seen_as: &[],
     },
     StructOps {
         name: "sched_ext_ops",
         since: KernelVersion(6, 12),
-        helpers: Helpers::AllBut(&[]),
+        helpers: true,
         sleepable: Members::These(&[
             "init_task",
             "cgroup_init",
@@ -145,15 +143,18 @@ pub static STRUCT_OPS: &[StructOps] = &[
             object: "task_struct",
             fields: &["scx.slice", "scx.dsq_vtime", "scx.disallow"],
         }],
+        seen_as: &[],
     },
     StructOps {
         name: "Qdisc_ops",
         since: KernelVersion(6, 16),
-        helpers: Helpers::AllBut(&[TAIL_CALL]),
-        sleepable: Members::These(&[]),
+        helpers: true,
+        sleepable: Members::All,
         unsupported: &[
+            "peek",
             "change",
             "attach",
+            "change_tx_queue_len",
             "change_real_num_tx",
             "dump",
             "dump_stats",
@@ -169,8 +170,14 @@ pub static STRUCT_OPS: &[StructOps] = &[
             },
             Writable {
                 object: "sk_buff",
+                // The private part of the control block.
                 fields: &["tstamp", "cb.data"],
             },
         ],
+        seen_as: &[SeenAs {
+            argument: Some(("enqueue", 2)),
+            object: "sk_buff",
+            seen_as: "bpf_sk_buff_ptr",
+        }],
     },
 ];

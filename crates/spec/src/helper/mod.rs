@@ -65,7 +65,7 @@ impl Effects {
 impl Helper {
     /// The prototype under which that program may call it; none if it may not.
     pub fn proto_for(&self, caller: &Caller<'_>) -> Option<&'static Proto> {
-        if !caller.struct_ops_allows(self.id) {
+        if !caller.has_helpers() {
             return None;
         }
         self.offers

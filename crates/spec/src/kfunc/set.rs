@@ -175,23 +175,14 @@ impl Set {
     }
 }
 
-/// Which kfuncs a member of `Qdisc_ops` may call: packets are handed on only where the
-/// member owns one.
+/// Which kfuncs a member of `Qdisc_ops` may call.
 fn qdisc_member(member: &str, kfunc: &str) -> bool {
-    let packets = matches!(
-        kfunc,
-        "bpf_kfree_skb" | "bpf_qdisc_skb_drop" | "bpf_skb_get_hash" | "bpf_dynptr_from_skb"
-    );
-    match member {
-        "enqueue" => packets || kfunc == "bpf_qdisc_watchdog_schedule",
-        "dequeue" => {
-            packets && kfunc != "bpf_qdisc_skb_drop"
-                || matches!(
-                    kfunc,
-                    "bpf_qdisc_watchdog_schedule" | "bpf_qdisc_bstats_update"
-                )
-        }
-        _ => packets && kfunc != "bpf_qdisc_skb_drop",
+    match kfunc {
+        "bpf_skb_get_hash" | "bpf_kfree_skb" | "bpf_dynptr_from_skb" => true,
+        "bpf_qdisc_skb_drop" => member == "enqueue",
+        "bpf_qdisc_watchdog_schedule" => matches!(member, "enqueue" | "dequeue"),
+        "bpf_qdisc_bstats_update" => member == "dequeue",
+        _ => false,
     }
 }
 
