@@ -37,7 +37,7 @@ fn referred_by(t: Type<'_>) -> Option<Type<'_>> {
 /// or of a function's prototype (`bpf_core_types_are_compat`): the same kind, down
 /// through pointers, arrays and prototypes. Types that cannot be compared are not.
 pub fn compatible(local: Type<'_>, target: Type<'_>) -> bool {
-    types_are_compatible(local, target, &mut Budget::new()).unwrap_or(false)
+    types_are_compatible(local, target, &mut { Budget::COMPARISON }).unwrap_or(false)
 }
 
 /// For type-based relocations: the same kind, down through pointers, arrays and

@@ -6,7 +6,8 @@ use super::Errno;
 
 /// A relocation that libbpf refuses to apply, which fails the whole object.
 ///
-/// Prints what libbpf prints after `prog 'NAME': relo #N: `.
+/// Prints what libbpf prints after the program's name; [`in_program`](Self::in_program)
+/// gives the whole line.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum CoreError {
@@ -142,6 +143,17 @@ const fn decision((poison, _): (bool, u64)) -> &'static str {
 }
 
 impl CoreError {
+    /// libbpf's whole line, for record `relo` (from 0, of its section) of a program.
+    pub fn in_program(&self, program: &str, relo: usize) -> String {
+        match self {
+            // These two give the kind where the others give the record.
+            Self::ArrayAccess { .. } | Self::Bitfield { .. } => {
+                format!("prog '{program}': {self}")
+            }
+            _ => format!("prog '{program}': relo #{relo}: {self}"),
+        }
+    }
+
     /// libbpf's (negative) error number, which `bpf_object__load` would return.
     pub const fn errno(&self) -> i32 {
         match self {

@@ -99,11 +99,20 @@ impl ReloKind {
 pub(crate) struct Budget(u64);
 
 impl Budget {
-    /// Some seconds of work; a real object takes a thousandth.
-    const STEPS: u64 = 1 << 28;
+    /// For all relocations of an object: about a second. A real one takes a thousandth.
+    pub const OBJECT: Self = Self(1 << 25);
+    /// For one candidate of one of them.
+    const CANDIDATE: u64 = 1 << 22;
+    /// For one comparison of two types.
+    pub const COMPARISON: Self = Self(1 << 16);
 
-    pub const fn new() -> Self {
-        Self(Self::STEPS)
+    /// Does the work on one candidate, as long as there are steps for it.
+    pub fn candidate<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let granted = self.0.min(Self::CANDIDATE);
+        let mut own = Self(granted);
+        let result = work(&mut own);
+        self.0 -= granted - own.0;
+        result
     }
 
     /// Takes a step.

@@ -35,7 +35,7 @@ impl<'a> Relocator<'a> {
             modules,
             candidates: FxHashMap::default(),
             known: FxHashMap::default(),
-            budget: Budget::new(),
+            budget: Budget::OBJECT,
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Relocator<'a> {
         let mut fitting = Vec::new();
         let mut agreed: Option<(u32, Resolution)> = None;
         for (index, &candidate) in candidates.iter().enumerate() {
-            let (target, found) = spec.find_in(candidate, &mut self.budget);
+            let (target, found) = self.budget.candidate(|b| spec.find_in(candidate, b));
             match found {
                 Ok(true) => {}
                 Ok(false) => continue,

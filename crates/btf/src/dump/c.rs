@@ -2,7 +2,7 @@
 
 use super::decl::Printer;
 use super::order::Order;
-use super::{DumpError, MAX_NESTING, MAX_STEPS};
+use super::{DumpError, MAX_DECLARATION, MAX_DEPTH, MAX_STEPS, MAX_TEXT, limit};
 use crate::btf::Btf;
 use crate::kind::Kind;
 use crate::types::Type;
@@ -63,7 +63,7 @@ struct Progress {
 struct File<'a> {
     printer: Printer<'a>,
     progress: Vec<Progress>,
-    steps_left: u32,
+    steps_left: usize,
 }
 
 /// The definitions of the types `ids` and all that they need, in an order that a C
@@ -74,9 +74,9 @@ struct File<'a> {
 /// length past all reason.
 pub fn c_types(btf: &Btf, ids: impl IntoIterator<Item = u32>) -> Result<String, DumpError> {
     let mut file = File {
-        printer: Printer::new(btf),
+        printer: Printer::new(btf, limit(btf, MAX_TEXT)),
         progress: vec![Progress::default(); btf.type_count() as usize],
-        steps_left: MAX_STEPS,
+        steps_left: limit(btf, MAX_STEPS),
     };
     file.set(0, State::Done);
     let mut order = Order::new(btf);
@@ -106,14 +106,14 @@ pub fn c_file(btf: &Btf) -> Result<String, DumpError> {
 /// # Errors
 /// As [`c_types`].
 pub fn c_declaration(btf: &Btf, id: u32, name: &str) -> Result<String, DumpError> {
-    let mut printer = Printer::new(btf);
+    let mut printer = Printer::new(btf, MAX_DECLARATION);
     printer.declaration(id, name, 0)?;
     Ok(printer.out)
 }
 
 fn kfuncs(btf: &Btf) -> Result<String, DumpError> {
     let mut out = String::from("\n/* BPF kfuncs */\n#ifndef BPF_NO_KFUNC_PROTOTYPES\n");
-    let mut printer = Printer::new(btf);
+    let mut printer = Printer::new(btf, MAX_DECLARATION);
     for id in 1..btf.type_count() {
         let Some(tag) = btf.type_by_id(id).filter(|t| t.is(Kind::DeclTag)) else {
             continue;
@@ -129,6 +129,9 @@ fn kfuncs(btf: &Btf) -> Result<String, DumpError> {
         out.push_str("extern ");
         out.push_str(&printer.out);
         out.push_str(" __weak __ksym;\n");
+        if out.len() > limit(btf, MAX_TEXT) {
+            return Err(DumpError::TooLong);
+        }
     }
     out.push_str("#endif\n\n");
     Ok(out)
@@ -158,7 +161,7 @@ impl<'a> File<'a> {
     /// Prints what has to stand before a use of the type, and its definition if it is
     /// on the top level (`inside` is `None`). `inside` is the definition being printed.
     fn emit(&mut self, id: u32, inside: Option<u32>, depth: u32) -> Result<(), DumpError> {
-        if depth > MAX_NESTING {
+        if depth > MAX_DEPTH {
             return Err(DumpError::TooDeep(id));
         }
         self.steps_left = self.steps_left.checked_sub(1).ok_or(DumpError::TooLong)?;

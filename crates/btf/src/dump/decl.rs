@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::names::Names;
-use super::{DumpError, MAX_NESTING, MAX_TEXT};
+use super::{DumpError, MAX_DEPTH, MAX_NESTING};
 use crate::btf::Btf;
 use crate::kind::Kind;
 use crate::layout::Alignments;
@@ -17,8 +17,10 @@ pub(super) struct Printer<'a> {
     pub out: String,
     pub names: Names<'a>,
     aligns: Alignments<'a>,
-    /// Structures that the text is inside of.
+    /// Braces and parentheses that the text is inside of.
     nesting: u32,
+    /// Longest text.
+    limit: usize,
 }
 
 /// A gap in a structure, in bits.
@@ -32,13 +34,14 @@ struct Gap {
 }
 
 impl<'a> Printer<'a> {
-    pub fn new(btf: &'a Btf) -> Self {
+    pub fn new(btf: &'a Btf, limit: usize) -> Self {
         Self {
             btf,
             out: String::new(),
             names: Names::default(),
             aligns: Alignments::new(btf),
             nesting: 0,
+            limit,
         }
     }
 
@@ -58,7 +61,7 @@ impl<'a> Printer<'a> {
     }
 
     fn check_length(&self) -> Result<(), DumpError> {
-        if self.out.len() > MAX_TEXT {
+        if self.out.len() > self.limit {
             Err(DumpError::TooLong)
         } else {
             Ok(())
@@ -81,12 +84,23 @@ impl<'a> Printer<'a> {
         self.put(format_args!("{keyword}{space}{name}"));
     }
 
-    /// The definition of a structure or union, without a semicolon.
-    pub fn composite(&mut self, t: Type<'a>, level: u32) -> Result<(), DumpError> {
+    /// Prints something inside of `t`.
+    fn inside(
+        &mut self,
+        t: Type<'a>,
+        print: impl FnOnce(&mut Self) -> Result<(), DumpError>,
+    ) -> Result<(), DumpError> {
         if self.nesting > MAX_NESTING {
             return Err(DumpError::TooDeep(t.id()));
         }
         self.nesting += 1;
+        let result = print(self);
+        self.nesting -= 1;
+        result
+    }
+
+    /// The definition of a structure or union, without a semicolon.
+    pub fn composite(&mut self, t: Type<'a>, level: u32) -> Result<(), DumpError> {
         let is_struct = t.is(Kind::Struct);
         let size = u64::from(t.size().unwrap_or(0));
         let align = self.align(t.id());
@@ -115,7 +129,9 @@ impl<'a> Printer<'a> {
                 level + 1,
             )?;
             self.indent(level + 1);
-            self.declaration(member.type_id, member.name(), level + 1)?;
+            self.inside(t, |p| {
+                p.declaration(member.type_id, member.name(), level + 1)
+            })?;
             after_bitfield = bits != 0;
             if after_bitfield {
                 self.put(format_args!(": {bits}"));
@@ -142,7 +158,6 @@ impl<'a> Printer<'a> {
         if packed {
             self.out.push_str(" __attribute__((packed))");
         }
-        self.nesting -= 1;
         Ok(())
     }
 
@@ -261,7 +276,7 @@ impl<'a> Printer<'a> {
                 Kind::Array => t.array().map_or(0, |a| a.element),
                 _ => break,
             };
-            if chain.len() > MAX_NESTING as usize {
+            if chain.len() > MAX_DEPTH as usize {
                 return Err(DumpError::TooDeep(id));
             }
             chain.push(self.get(next)?);
@@ -377,7 +392,7 @@ impl<'a> Printer<'a> {
                     ("(", ")")
                 };
                 self.out.push_str(open);
-                self.declarator(chain, name, level)?;
+                self.inside(t, |p| p.declarator(chain, name, level))?;
                 self.out.push_str(close);
             }
         }
@@ -399,7 +414,7 @@ impl<'a> Printer<'a> {
             self.name(name, after_star);
         } else {
             self.out.push_str(" (");
-            self.declarator(chain, name, level)?;
+            self.inside(t, |p| p.declarator(chain, name, level))?;
             self.out.push(')');
         }
         self.params(t, level)
@@ -407,10 +422,6 @@ impl<'a> Printer<'a> {
 
     /// `(int x, ...)`; no parameters, or one of type void, print as `(void)`.
     fn params(&mut self, t: Type<'a>, level: u32) -> Result<(), DumpError> {
-        if self.nesting > MAX_NESTING {
-            return Err(DumpError::TooDeep(t.id()));
-        }
-        self.nesting += 1;
         self.check_length()?;
         self.out.push('(');
         let last = t.params().len().saturating_sub(1);
@@ -424,12 +435,11 @@ impl<'a> Printer<'a> {
                 if i == last && param.type_id == 0 {
                     self.out.push_str("...");
                 } else {
-                    self.declaration(param.type_id, param.name(), level)?;
+                    self.inside(t, |p| p.declaration(param.type_id, param.name(), level))?;
                 }
             }
         }
         self.out.push(')');
-        self.nesting -= 1;
         Ok(())
     }
 }

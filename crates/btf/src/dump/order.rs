@@ -1,7 +1,7 @@
 //! The order in which C wants types: a type before those that contain it, with forward
 //! declarations where a pointer is enough.
 
-use super::{DumpError, MAX_NESTING, MAX_STEPS};
+use super::{DumpError, MAX_DEPTH, MAX_STEPS, limit};
 use crate::btf::Btf;
 use crate::kind::Kind;
 
@@ -32,7 +32,7 @@ pub(super) struct Order<'a> {
     /// Types that some type refers to: an anonymous enumeration that nothing refers to
     /// stands for itself.
     referenced: Vec<bool>,
-    steps_left: u32,
+    steps_left: usize,
 }
 
 impl<'a> Order<'a> {
@@ -42,7 +42,7 @@ impl<'a> Order<'a> {
             btf,
             states: vec![State::New; count],
             referenced: vec![false; count],
-            steps_left: MAX_STEPS,
+            steps_left: limit(btf, MAX_STEPS),
         };
         order.set(0, State::Done);
         for id in 1..btf.type_count() {
@@ -91,7 +91,7 @@ impl<'a> Order<'a> {
         depth: u32,
         queue: &mut Vec<u32>,
     ) -> Result<Link, DumpError> {
-        if depth > MAX_NESTING {
+        if depth > MAX_DEPTH {
             return Err(DumpError::TooDeep(id));
         }
         self.steps_left = self.steps_left.checked_sub(1).ok_or(DumpError::TooLong)?;
