@@ -296,8 +296,8 @@ struct Frame {
     start: u32,
     /// Next own slot to look at.
     next: u32,
-    /// Functions that own slots refer to by relocation: section and offset.
-    functions: FxHashMap<u32, (usize, u64, bool)>,
+    /// Functions that own slots refer to by relocation: section and slot.
+    functions: FxHashMap<u32, (usize, i64)>,
     /// Slots that refer to external symbols.
     externs: rustc_hash::FxHashSet<u32>,
 }
@@ -342,11 +342,14 @@ impl<'l, 'a> Image<'l, 'a> {
         let frame = self.apply_relocations(index, function, start)?;
         self.placed.insert(index, self.subprograms.len() as u32);
         let type_id = self.function_type(function)?;
+        // The kernel goes by the type, not by the symbol.
+        let func = object.btf.as_ref().and_then(|btf| btf.type_by_id(type_id));
+        let global = func.is_some_and(|f| f.linkage() == Some(Linkage::Global));
         self.subprograms.push(Subprogram {
             name: name.to_owned(),
             start,
             type_id,
-            global: function.global && !function.hidden,
+            global,
         });
         self.append_lines(function, start)?;
         self.frames.push(frame);
@@ -481,10 +484,10 @@ impl<'l, 'a> Image<'l, 'a> {
             match reference {
                 Reference::Function {
                     section,
-                    offset,
+                    slot: target,
                     call,
                 } => {
-                    frame.functions.insert(slot, (section, offset, call));
+                    frame.functions.insert(slot, (section, target));
                     if !call && let Some(insn) = self.insns.get_mut((start + slot) as usize) {
                         insn.src = code::PSEUDO_FUNC;
                     }
@@ -655,24 +658,16 @@ impl<'l, 'a> Image<'l, 'a> {
             if !is_pointer && !is_call || frame.externs.contains(&own) {
                 continue;
             }
-            let imm = i64::from(insn.imm);
-            let by_relocation = frame.functions.get(&own).copied();
-            let (section, slot) = match by_relocation {
-                // A static function's symbol is its section's, and the instruction says
-                // where in it the function is; a global one's instruction holds -1 or 0.
-                Some((section, offset, true)) => (section, (offset / SLOT) as i64 + imm + 1),
-                Some((section, offset, false)) => (
-                    section,
-                    (offset as i64).wrapping_add(imm).div_euclid(SLOT as i64),
-                ),
+            let (section, slot) = match frame.functions.get(&own) {
+                Some(&target) => target,
                 None if is_pointer => {
                     return Err(self.wrong(format!("missing subprog addr relo for insn #{own}")));
                 }
                 // No relocation: a static function of the same section.
-                None => (
-                    function.section,
-                    i64::from(function.start) + i64::from(own) + imm + 1,
-                ),
+                None => {
+                    let here = i64::from(function.start) + i64::from(own);
+                    (function.section, here + i64::from(insn.imm) + 1)
+                }
             };
             let called = u64::try_from(slot)
                 .ok()

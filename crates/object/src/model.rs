@@ -89,7 +89,8 @@ pub struct Subprogram {
     pub start: u32,
     /// Type id of the `FUNC` in the object's BTF, 0 if unknown.
     pub type_id: u32,
-    /// Global functions are verified apart from their callers.
+    /// Verified apart from its callers: the `FUNC` is global. Without function records in
+    /// `.BTF.ext`, none is.
     pub global: bool,
 }
 

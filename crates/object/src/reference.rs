@@ -17,11 +17,10 @@ pub(crate) enum Reference {
     Variable { map: usize, offset: u64 },
     /// An external symbol.
     Extern(usize),
-    /// A function: its section, and the symbol's offset in it, which the instruction's
-    /// own number adds to.
+    /// A function: its section, and a slot of it.
     Function {
         section: usize,
-        offset: u64,
+        slot: i64,
         call: bool,
     },
 }
@@ -99,10 +98,13 @@ impl Scope<'_> {
                     symbol.value, insn.imm
                 )));
             }
-            let (section, offset) = (symbol.section, symbol.value);
+            // A static function's symbol is its section's, and the instruction says where
+            // in it the function is.
+            let offset = (symbol.value as i64).wrapping_add(i64::from(insn.imm));
+            let (section, slot) = (symbol.section, offset.div_euclid(SLOT as i64));
             return Ok(Reference::Function {
                 section,
-                offset,
+                slot,
                 call: false,
             });
         }
@@ -139,9 +141,16 @@ impl Scope<'_> {
                 symbol.value
             )));
         }
+        // A static function's symbol is its section's, and the instruction says which slot
+        // comes before it; with a global function's symbol it says -1. Binutils 2.40 adds
+        // a global function's place in bytes.
+        let value = symbol.value as i64;
+        let own = i64::from(insn.imm);
+        let by_gnu = symbol.kind == SymbolKind::Func && own == value - 1;
+        let slot = value / SLOT as i64 + if by_gnu { 0 } else { own + 1 };
         Ok(Reference::Function {
             section,
-            offset: symbol.value,
+            slot,
             call: true,
         })
     }

@@ -161,6 +161,23 @@ fn static_functions_beside_programs_are_linked() {
 }
 
 #[test]
+fn objects_of_gcc_are_linked() {
+    let object = open("gcc");
+    let program = link(&object, "entry");
+    let called: Vec<_> = program
+        .subprograms
+        .iter()
+        .map(|s| s.name.as_str())
+        .collect();
+    assert_eq!(
+        called,
+        ["entry", "second_static", "first_static", "first_global"]
+    );
+    let maps: Vec<_> = object.maps.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(maps, ["counters", "gcc.data"]);
+}
+
+#[test]
 fn relocation_types_of_older_compilers_are_taken_and_others_not() {
     let good = bytes("functions");
     let expected = link(&open("functions"), "second");

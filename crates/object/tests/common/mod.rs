@@ -8,11 +8,12 @@ use bpfkit_btf::Btf;
 use bpfkit_object::{Object, Target};
 
 /// Every object of `testdata`.
-pub const OBJECTS: [&str; 11] = [
+pub const OBJECTS: [&str; 12] = [
     "beside",
     "externs",
     "functions",
     "functions.eb",
+    "gcc",
     "globals",
     "globals.eb",
     "kernel",
