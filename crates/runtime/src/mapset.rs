@@ -241,6 +241,11 @@ fn params(def: &MapDef, options: &MapOptions) -> MapParams {
 fn wants_entries(map_type: MapType) -> bool {
     !matches!(
         map_type,
-        MapType::SkStorage | MapType::InodeStorage | MapType::TaskStorage | MapType::CgrpStorage
+        MapType::SkStorage
+            | MapType::InodeStorage
+            | MapType::TaskStorage
+            | MapType::CgrpStorage
+            | MapType::CgroupStorage
+            | MapType::PercpuCgroupStorage
     )
 }

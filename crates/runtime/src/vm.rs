@@ -190,6 +190,8 @@ impl Vm {
         });
         let result = body(&mut env, args);
         let result = exception::catch(&mut env, result);
+        helpers::give_back(&mut env);
+        helpers::give_back(&mut env);
         let mut outcome = Outcome {
             steps: fuel.wrapping_sub(env.fuel) as u64,
             redirect: env.redirect,
