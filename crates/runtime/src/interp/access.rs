@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use bpfkit_isa::Size;
 
 use super::call;
-use super::inst::{Cpu, Flow, Instruction, Operands, trap};
+use super::inst::{Cpu, Flow, Instruction, trap};
 use crate::env::Env;
 use crate::fault::FaultKind;
 
@@ -102,11 +102,11 @@ trait Access {
     const WRITE: bool;
 
     /// The address as the program sees it.
-    unsafe fn address(cpu: &Cpu, o: Operands) -> u64;
+    unsafe fn address(cpu: &Cpu) -> u64;
 
     /// Does it at a host address that is valid for the access. Atomics answer
     /// [`Flow::Slow`] where `at` is not aligned for them.
-    unsafe fn access(cpu: &mut Cpu, o: Operands, at: *mut Self::T) -> Flow;
+    unsafe fn access(cpu: &mut Cpu, at: *mut Self::T) -> Flow;
 }
 
 impl<A: Access> Instruction for A {
@@ -114,15 +114,14 @@ impl<A: Access> Instruction for A {
     unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract; what `locate` gives is valid for the access.
         unsafe {
-            let o = cpu.operands();
-            let address = A::address(cpu, o);
+            let address = A::address(cpu);
             match A::WRITE {
                 true => match locate::<A::T, CHECKED, true>(cpu, address) {
-                    Some(at) => A::access(cpu, o, at),
+                    Some(at) => A::access(cpu, at),
                     None => Flow::Slow,
                 },
                 false => match locate::<A::T, CHECKED, false>(cpu, address) {
-                    Some(at) => A::access(cpu, o, at),
+                    Some(at) => A::access(cpu, at),
                     None => Flow::Slow,
                 },
             }
@@ -132,15 +131,14 @@ impl<A: Access> Instruction for A {
     unsafe fn slow<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract; what `look_up` gives is valid for the access.
         unsafe {
-            let o = cpu.operands();
-            let address = A::address(cpu, o);
+            let address = A::address(cpu);
             let at = match (CHECKED, A::WRITE) {
                 (false, _) => Some(ptr::with_exposed_provenance_mut(address as usize)),
                 (true, true) => look_up::<A::T, true>(cpu, address),
                 (true, false) => look_up::<A::T, false>(cpu, address),
             };
             let Some(at) = at else { return Flow::Stop };
-            match A::access(cpu, o, at) {
+            match A::access(cpu, at) {
                 // Trusted code is looked at too: the kernel's verifier lets misaligned atomics
                 // pass, but Rust's must be aligned.
                 Flow::Slow => {
@@ -167,9 +165,9 @@ macro_rules! at_src {
         type T = $($T)*;
         const WRITE: bool = false;
         #[inline(always)]
-        unsafe fn address(cpu: &Cpu, o: Operands) -> u64 {
+        unsafe fn address(cpu: &Cpu) -> u64 {
             // SAFETY: by this function's contract.
-            displaced(unsafe { cpu.reg(o.src) }, o.off)
+            unsafe { displaced(cpu.reg(cpu.src()), cpu.off()) }
         }
     };
 }
@@ -180,9 +178,9 @@ macro_rules! at_dst {
         type T = $($T)*;
         const WRITE: bool = true;
         #[inline(always)]
-        unsafe fn address(cpu: &Cpu, o: Operands) -> u64 {
+        unsafe fn address(cpu: &Cpu) -> u64 {
             // SAFETY: by this function's contract.
-            displaced(unsafe { cpu.reg(o.dst) }, o.off)
+            unsafe { displaced(cpu.reg(cpu.dst()), cpu.off()) }
         }
     };
 }
@@ -194,11 +192,11 @@ impl<T: Value, const SIGNED: bool> Access for Load<T, SIGNED> {
     at_src!(T);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, o: Operands, at: *mut T) -> Flow {
+    unsafe fn access(cpu: &mut Cpu, at: *mut T) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
             let value = at.read_unaligned();
-            cpu.set_reg(o.dst, if SIGNED { value.sign_extended() } else { value.zero_extended() });
+            cpu.set_reg(cpu.dst(), if SIGNED { value.sign_extended() } else { value.zero_extended() });
             cpu.next()
         }
     }
@@ -211,11 +209,10 @@ impl<T: Value, const REG: bool> Access for Store<T, REG> {
     at_dst!(T);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, o: Operands, at: *mut T) -> Flow {
+    unsafe fn access(cpu: &mut Cpu, at: *mut T) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let value = if REG { cpu.reg(o.src) } else { i64::from(o.imm) as u64 };
-            at.write_unaligned(T::truncated(value));
+            at.write_unaligned(T::truncated(cpu.operand::<REG>()));
             cpu.next()
         }
     }
@@ -228,11 +225,11 @@ impl<T: Value> Access for LoadAcquire<T> {
     at_src!(T);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, o: Operands, at: *mut T) -> Flow {
+    unsafe fn access(cpu: &mut Cpu, at: *mut T) -> Flow {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
-            cpu.set_reg(o.dst, T::load_acquire(at).zero_extended());
+            cpu.set_reg(cpu.dst(), T::load_acquire(at).zero_extended());
             cpu.next()
         }
     }
@@ -245,11 +242,11 @@ impl<T: Value> Access for StoreRelease<T> {
     at_dst!(T);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, o: Operands, at: *mut T) -> Flow {
+    unsafe fn access(cpu: &mut Cpu, at: *mut T) -> Flow {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
-            T::store_release(at, T::truncated(cpu.reg(o.src)));
+            T::store_release(at, T::truncated(cpu.reg(cpu.src())));
             cpu.next()
         }
     }
@@ -302,11 +299,11 @@ pub(super) struct Atomic32<F, const TO: u8>(PhantomData<F>);
 /// # Safety
 /// As [`Instruction::step`].
 #[inline(always)]
-unsafe fn put_old<const TO: u8>(cpu: &mut Cpu, o: Operands, old: u64) -> Flow {
+unsafe fn put_old<const TO: u8>(cpu: &mut Cpu, old: u64) -> Flow {
     // SAFETY: by this function's contract.
     unsafe {
         match TO {
-            TO_SRC => cpu.set_reg(o.src, old),
+            TO_SRC => cpu.set_reg(cpu.src(), old),
             TO_R0 => cpu.set_reg(0, old),
             _ => {}
         }
@@ -318,12 +315,12 @@ impl<F: Update, const TO: u8> Access for Atomic64<F, TO> {
     at_dst!(u64);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, o: Operands, at: *mut u64) -> Flow {
+    unsafe fn access(cpu: &mut Cpu, at: *mut u64) -> Flow {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
-            let old = F::wide(AtomicU64::from_ptr(at), cpu.reg(o.src), cpu.reg(0));
-            put_old::<TO>(cpu, o, old)
+            let old = F::wide(AtomicU64::from_ptr(at), cpu.reg(cpu.src()), cpu.reg(0));
+            put_old::<TO>(cpu, old)
         }
     }
 }
@@ -332,13 +329,13 @@ impl<F: Update, const TO: u8> Access for Atomic32<F, TO> {
     at_dst!(u32);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, o: Operands, at: *mut u32) -> Flow {
+    unsafe fn access(cpu: &mut Cpu, at: *mut u32) -> Flow {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
             let old =
-                F::narrow(AtomicU32::from_ptr(at), cpu.reg(o.src) as u32, cpu.reg(0) as u32);
-            put_old::<TO>(cpu, o, u64::from(old))
+                F::narrow(AtomicU32::from_ptr(at), cpu.reg(cpu.src()) as u32, cpu.reg(0) as u32);
+            put_old::<TO>(cpu, u64::from(old))
         }
     }
 }
@@ -351,14 +348,13 @@ impl<T: Value, const INDIRECT: bool> Instruction for LoadPacket<T, INDIRECT> {
     unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let o = cpu.operands();
-            let base = if INDIRECT { cpu.reg(o.src) as u32 as i32 } else { 0 };
+            let base = if INDIRECT { cpu.reg(cpu.src()) as u32 as i32 } else { 0 };
             let size = match size_of::<T>() {
                 1 => Size::B,
                 2 => Size::H,
                 _ => Size::W,
             };
-            match load_packet(&*cpu.env, base.wrapping_add(o.imm), size) {
+            match load_packet(&*cpu.env, base.wrapping_add(cpu.imm()), size) {
                 Some(value) => {
                     cpu.set_reg(0, u64::from(value));
                     cpu.next()

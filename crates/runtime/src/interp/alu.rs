@@ -58,12 +58,11 @@ impl<F: Binary, const WIDE: bool, const REG: bool> Instruction for Alu<F, WIDE, 
     unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let o = cpu.operands();
-            let a = cpu.reg(o.dst);
-            let b = if REG { cpu.reg(o.src) } else { i64::from(o.imm) as u64 };
+            let dst = cpu.dst();
+            let (a, b) = (cpu.reg(dst), cpu.operand::<REG>());
             let result =
                 if WIDE { F::wide(a, b) } else { u64::from(F::narrow(a as u32, b as u32)) };
-            cpu.set_reg(o.dst, result);
+            cpu.set_reg(dst, result);
             cpu.next()
         }
     }
@@ -113,8 +112,8 @@ impl<F: Unary> Instruction for Move<F> {
     unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let o = cpu.operands();
-            cpu.set_reg(o.dst, F::apply(cpu.reg(o.src)));
+            let value = F::apply(cpu.reg(cpu.src()));
+            cpu.set_reg(cpu.dst(), value);
             cpu.next()
         }
     }
@@ -129,7 +128,7 @@ impl Instruction for LoadImm64 {
         // SAFETY: by this function's contract; `prepare` puts the value into the second slot.
         unsafe {
             let value = (*cpu.pc.add(1)).run.value;
-            cpu.set_reg(cpu.operands().dst, value);
+            cpu.set_reg(cpu.dst(), value);
             cpu.pc = cpu.pc.add(2);
             // Two slots, one step.
             cpu.fuel = cpu.fuel.wrapping_add(1);
@@ -147,10 +146,9 @@ impl<const TO_HOST: bool> Instruction for ArenaCast<TO_HOST> {
     unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let o = cpu.operands();
-            let low = u64::from(cpu.reg(o.src) as u32);
+            let low = u64::from(cpu.reg(cpu.src()) as u32);
             let high = if low == 0 { 0 } else { arena_half(&(*cpu.env).memory, TO_HOST) };
-            cpu.set_reg(o.dst, high | low);
+            cpu.set_reg(cpu.dst(), high | low);
             cpu.next()
         }
     }

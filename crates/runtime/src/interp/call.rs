@@ -66,7 +66,7 @@ impl Instruction for CallLocal {
                 (*inner).r[i] = (*window).r[i];
             }
             (*inner).return_to = cpu.pc.add(1).cast();
-            let distance = cpu.operands().imm;
+            let distance = cpu.imm();
             cpu.regs = inner.cast();
             cpu.jump::<CHECKED>(distance)
         }

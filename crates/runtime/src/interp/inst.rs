@@ -104,12 +104,40 @@ pub(super) trait Instruction {
 }
 
 impl Cpu {
+    /// Number of the destination register. The operands are read one by one: together, LLVM
+    /// loads them as one word and shifts, which is slower.
+    ///
     /// # Safety
     /// As [`Instruction::step`]; so for the other accessors.
     #[inline(always)]
-    pub(super) unsafe fn operands(&self) -> Operands {
-        // SAFETY: pc points to an instruction whose data are operands.
-        unsafe { (*self.pc).data.operands }
+    pub(super) unsafe fn dst(&self) -> u8 {
+        // SAFETY: pc points to an instruction whose data are operands; so below.
+        unsafe { (*self.pc).data.operands.dst }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn src(&self) -> u8 {
+        // SAFETY: as in `dst`.
+        unsafe { (*self.pc).data.operands.src }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn off(&self) -> i16 {
+        // SAFETY: as in `dst`.
+        unsafe { (*self.pc).data.operands.off }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn imm(&self) -> i32 {
+        // SAFETY: as in `dst`.
+        unsafe { (*self.pc).data.operands.imm }
+    }
+
+    /// The second operand: a register or the sign-extended immediate.
+    #[inline(always)]
+    pub(super) unsafe fn operand<const REG: bool>(&self) -> u64 {
+        // SAFETY: as in `dst`.
+        unsafe { if REG { self.reg(self.src()) } else { i64::from(self.imm()) as u64 } }
     }
 
     #[inline(always)]
@@ -132,9 +160,15 @@ impl Cpu {
         Flow::Go
     }
 
-    /// Jumps `distance` slots from the next one.
+    /// Jumps `distance` slots from the next one. The empty assembly keeps LLVM from computing
+    /// both outcomes of a comparison and selecting one, which hides it from branch prediction.
     #[inline(always)]
     pub(super) unsafe fn jump<const CHECKED: bool>(&mut self, distance: i32) -> Flow {
+        #[cfg(not(miri))]
+        // SAFETY: there is nothing in it.
+        unsafe {
+            std::arch::asm!("", options(nomem, nostack, preserves_flags));
+        }
         // SAFETY: `prepare` has checked the target.
         unsafe { self.pc = self.pc.add(1).offset(distance as isize) };
         self.fuel = self.fuel.wrapping_add(i64::from(distance));

@@ -46,11 +46,9 @@ impl<C: Compare, const WIDE: bool, const REG: bool> Instruction for JumpIf<C, WI
     unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let o = cpu.operands();
-            let a = cpu.reg(o.dst);
-            let b = if REG { cpu.reg(o.src) } else { i64::from(o.imm) as u64 };
+            let (a, b) = (cpu.reg(cpu.dst()), cpu.operand::<REG>());
             let taken = if WIDE { C::wide(a, b) } else { C::narrow(a as u32, b as u32) };
-            if taken { cpu.jump::<CHECKED>(i32::from(o.off)) } else { cpu.next() }
+            if taken { cpu.jump::<CHECKED>(i32::from(cpu.off())) } else { cpu.next() }
         }
     }
 }
@@ -62,7 +60,7 @@ impl Instruction for Jump {
     #[inline(always)]
     unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
-        unsafe { cpu.jump::<CHECKED>(cpu.operands().imm) }
+        unsafe { cpu.jump::<CHECKED>(cpu.imm()) }
     }
 }
 
@@ -76,7 +74,7 @@ impl Instruction for MayGoto {
         unsafe {
             let left = &mut (*cpu.window()).may_goto;
             if *left == 0 {
-                return cpu.jump::<CHECKED>(i32::from(cpu.operands().off));
+                return cpu.jump::<CHECKED>(i32::from(cpu.off()));
             }
             *left -= 1;
             cpu.next()
