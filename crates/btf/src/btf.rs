@@ -1,10 +1,11 @@
 //! A BTF section: checked and cut into types in one pass, decoded on demand.
 
+use std::ffi::CStr;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{BtfError, BtfErrorKind as Why, Section};
 use crate::index::{NameIndex, TagIndex};
-use crate::kind::Kind;
+use crate::kind::{Kind, Shape};
 use crate::types::Type;
 
 pub(crate) const MAGIC: u16 = 0xeb9f;
@@ -66,7 +67,9 @@ impl Strings {
     /// The string at `offset`, up to its NUL.
     fn at(&self, offset: u32) -> Option<&str> {
         let rest = self.text.get(offset as usize..)?;
-        let end = rest.as_bytes().iter().position(|&b| b == 0)?;
+        let end = CStr::from_bytes_until_nul(rest.as_bytes())
+            .ok()?
+            .count_bytes();
         rest.get(..end)
     }
 }
@@ -127,63 +130,69 @@ impl Btf {
 
     /// Checks every name and reference of the own types.
     fn check(&self, at: usize) -> Result<(), BtfError> {
-        let ids = self.type_count();
+        let limits = Limits {
+            ids: self.type_count(),
+            strings: u64::from(self.first_string) + self.strings.text.len() as u64,
+        };
+        // Only where all strings are ASCII does every offset begin a character.
         let ascii = self.strings.text.is_ascii();
-        let own_strings = self.strings.text.len() as u64;
-        let strings_end = u64::from(self.first_string) + own_strings;
-        for id in self.first_id..ids {
-            let record = self.own_record(id);
+        for (id, bounds) in (self.first_id..).zip(self.starts.windows(2)) {
+            let &[start, end] = bounds else { continue };
+            let record = self.words.get(start as usize..end as usize).unwrap_or(&[]);
             let Some(kind) = record.get(1).and_then(|&info| Kind::of_info(info)) else {
                 continue;
             };
-            let shape = kind.shape();
-            // `record[i]` exists for every i below: `cut` measured it by the same row.
-            let word = |i: usize| record.get(i).copied().unwrap_or(0);
-            let fault = |i: usize, why: Why| {
-                let start = self
-                    .starts
-                    .get((id - self.first_id) as usize)
-                    .copied()
-                    .unwrap_or(0);
-                BtfError::of_type(at + 4 * (start as usize + i), id, why)
-            };
-            let name = |i: usize, what: &'static str| {
-                let offset = word(i);
-                // Offset 0 is the empty name even where the string section is empty.
-                let known = u64::from(offset) < strings_end || offset == 0;
-                if known && (ascii || self.string(offset).is_some()) {
-                    Ok(())
-                } else {
-                    Err(fault(i, Why::Name { what, offset }))
-                }
-            };
-            let reference = |i: usize| {
-                let to = word(i);
-                if to < ids {
-                    Ok(())
-                } else {
-                    Err(fault(i, Why::Reference(to)))
-                }
-            };
-            name(0, "type")?;
-            if shape.refers {
-                reference(2)?;
+            let at = at + 4 * start as usize;
+            if !ascii || !limits.admit(record, kind.shape()) {
+                self.find_fault(record, kind, &limits)
+                    .map_err(|(word, why)| BtfError::of_type(at + 4 * word, id, why))?;
             }
-            for &i in shape.fixed_refs {
-                reference(3 + i)?;
-            }
-            if shape.item_name.is_some() || shape.item_ref.is_some() {
-                for item in (3 + shape.fixed..record.len()).step_by(shape.item) {
-                    if let Some(what) = shape.item_name {
-                        name(item, what)?;
-                    }
-                    if let Some(i) = shape.item_ref {
-                        reference(item + i)?;
-                    }
+            if kind == Kind::Func {
+                let proto = record.get(2).copied().unwrap_or(0);
+                if self.kind(proto) != Some(Kind::FuncProto) {
+                    return Err(BtfError::of_type(at + 8, id, Why::NotProto(proto)));
                 }
             }
-            if kind == Kind::Func && self.kind(word(2)) != Some(Kind::FuncProto) {
-                return Err(fault(2, Why::NotProto(word(2))));
+        }
+        Ok(())
+    }
+
+    /// Looks at each name and reference of a record: the word at fault and why.
+    fn find_fault(&self, record: &[u32], kind: Kind, limits: &Limits) -> Result<(), (usize, Why)> {
+        let shape = kind.shape();
+        // `record[i]` exists for every i below: `cut` measured it by the same row.
+        let word = |i: usize| record.get(i).copied().unwrap_or(0);
+        let name = |i: usize, what: &'static str| {
+            let offset = word(i);
+            let sound = limits.has_string(offset) && self.string(offset).is_some();
+            if sound {
+                Ok(())
+            } else {
+                Err((i, Why::Name { what, offset }))
+            }
+        };
+        let reference = |i: usize| {
+            if word(i) < limits.ids {
+                Ok(())
+            } else {
+                Err((i, Why::Reference(word(i))))
+            }
+        };
+        name(0, "type")?;
+        if shape.refers {
+            reference(2)?;
+        }
+        for &i in shape.fixed_refs {
+            reference(3 + i)?;
+        }
+        if shape.item > 0 {
+            for item in (3 + shape.fixed..record.len()).step_by(shape.item) {
+                if let Some(what) = shape.item_name {
+                    name(item, what)?;
+                }
+                if let Some(i) = shape.item_ref {
+                    reference(item + i)?;
+                }
             }
         }
         Ok(())
@@ -278,6 +287,45 @@ impl Btf {
     /// The section's bytes in the byte order that it was read in.
     pub fn to_bytes(&self) -> Vec<u8> {
         serialize(&self.words, self.own_strings(), self.big_endian)
+    }
+}
+
+/// What ids and string offsets stay below.
+struct Limits {
+    ids: u32,
+    strings: u64,
+}
+
+impl Limits {
+    /// Offset 0 is the empty name even where the string section is empty.
+    fn has_string(&self, offset: u32) -> bool {
+        u64::from(offset) < self.strings || offset == 0
+    }
+
+    /// Whether a record is within the limits, by its highest offset and its highest id.
+    fn admit(&self, record: &[u32], shape: &Shape) -> bool {
+        let &[name, _, word, ref rest @ ..] = record else {
+            return false;
+        };
+        let (fixed, items) = rest.split_at_checked(shape.fixed).unwrap_or((rest, &[]));
+        let mut highest_name = name;
+        let mut highest_id = if shape.refers { word } else { 0 };
+        for &i in shape.fixed_refs {
+            highest_id = highest_id.max(fixed.get(i).copied().unwrap_or(0));
+        }
+        let mut item = |words: &[u32]| {
+            if shape.item_name.is_some() {
+                highest_name = highest_name.max(words.first().copied().unwrap_or(0));
+            }
+            if let Some(i) = shape.item_ref {
+                highest_id = highest_id.max(words.get(i).copied().unwrap_or(0));
+            }
+        };
+        match shape.item {
+            2 => items.as_chunks::<2>().0.iter().for_each(|i| item(i)),
+            _ => items.as_chunks::<3>().0.iter().for_each(|i| item(i)),
+        }
+        self.has_string(highest_name) && highest_id < self.ids
     }
 }
 

@@ -146,11 +146,20 @@ impl TagIndex {
 /// of `task_struct___v5`. The last such place counts (libbpf's
 /// `bpf_core_essential_name_len`).
 pub fn essential_name(name: &str) -> &str {
-    let flavoured = |w: &[u8]| matches!(w, [a, b'_', b'_', b'_', b] if *a != b'_' && *b != b'_');
-    match name.as_bytes().windows(5).rposition(flavoured) {
-        Some(at) => name.get(..at + 1).unwrap_or(name),
-        None => name,
+    let bytes = name.as_bytes();
+    // Backwards over the first of the three. Where there is no underscore, neither of
+    // the two places before it can be the first either.
+    let mut at = bytes.len().saturating_sub(4);
+    while at > 0 {
+        match bytes.get(at - 1..at + 4) {
+            Some(&[before, b'_', b'_', b'_', after]) if before != b'_' && after != b'_' => {
+                return name.get(..at).unwrap_or(name);
+            }
+            Some(&[_, b'_', ..]) | None => at -= 1,
+            Some(_) => at = at.saturating_sub(3),
+        }
     }
+    name
 }
 
 #[cfg(test)]
