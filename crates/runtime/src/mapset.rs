@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bpfkit_btf::Btf;
 use bpfkit_maps::flags::BPF_F_RDONLY_PROG;
 use bpfkit_maps::{Errno, Map, MapParams};
 use bpfkit_object::{MapDef, MapOrigin, SlotValue};
@@ -42,7 +43,7 @@ pub struct MapSet {
     maps: Vec<Arc<Map>>,
     arena: Option<Arc<Map>>,
     /// What helpers share between runs: pending timers and the like.
-    pub shared: helpers::Shared,
+    pub(crate) shared: Arc<helpers::Shared>,
 }
 
 impl MapSet {
@@ -52,11 +53,26 @@ impl MapSet {
     /// # Errors
     /// The first map that cannot be made.
     pub fn new(defs: &[MapDef], options: &MapOptions) -> Result<Arc<Self>, MapSetError> {
+        Self::with_types(defs, None, options)
+    }
+
+    /// The same, with the object's BTF: it says where values have fields of their own kind
+    /// (locks, timers, kernel pointers), which updates leave alone.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_types(
+        defs: &[MapDef],
+        btf: Option<&Btf>,
+        options: &MapOptions,
+    ) -> Result<Arc<Self>, MapSetError> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let mut maps = Vec::with_capacity(defs.len());
+        let shared = Arc::<helpers::Shared>::default();
         for def in defs {
             let failed = |errno| MapSetError { name: def.name.clone(), errno };
-            let map = Map::create(params(def, options)).map_err(failed)?;
+            let map = Map::create(params(def, btf, options)).map_err(failed)?;
+            helpers::hook(&map, &shared);
             maps.push(map);
         }
         let arena = maps.iter().find(|m| m.as_arena().is_some()).cloned();
@@ -65,7 +81,7 @@ impl MapSet {
             defs: defs.to_vec(),
             maps,
             arena,
-            shared: helpers::Shared::default(),
+            shared,
         };
         for (def, map) in defs.iter().zip(&set.maps) {
             set.fill(def, map).map_err(|errno| MapSetError { name: def.name.clone(), errno })?;
@@ -80,7 +96,7 @@ impl MapSet {
             defs: Vec::new(),
             maps: Vec::new(),
             arena: None,
-            shared: helpers::Shared::default(),
+            shared: Arc::default(),
         })
     }
 
@@ -215,7 +231,7 @@ pub(crate) fn direct_value(map: &Map, off: u32) -> Option<u64> {
 }
 
 /// What libbpf passes to `BPF_MAP_CREATE` for a map as declared.
-fn params(def: &MapDef, options: &MapOptions) -> MapParams {
+fn params(def: &MapDef, btf: Option<&Btf>, options: &MapOptions) -> MapParams {
     let max_entries = match (def.map_type, def.max_entries) {
         (MapType::PerfEventArray, 0) => options.cpus,
         // As veristat does for maps that the application is to size.
@@ -230,8 +246,8 @@ fn params(def: &MapDef, options: &MapOptions) -> MapParams {
         flags: def.flags,
         extra: def.extra,
         name: def.name.clone(),
-        inner: def.inner.as_ref().map(|inner| Box::new(params(inner, options))),
-        fields: Vec::new(),
+        inner: def.inner.as_ref().map(|inner| Box::new(params(inner, btf, options))),
+        fields: btf.map(|btf| helpers::special_fields(btf, def)).unwrap_or_default(),
         cpus: options.cpus,
         seed: None,
     }

@@ -81,7 +81,7 @@ enum Verdict {
 
 fn run(object: &Object, target: &Target<'_>, program: usize, spec: &Spec) -> Verdict {
     let mut linker = Linker::new(object, target);
-    let maps = match MapSet::new(&linker.maps(), &MapOptions::default()) {
+    let maps = match MapSet::with_types(&linker.maps(), object.btf.as_deref(), &MapOptions::default()) {
         Ok(maps) => maps,
         Err(e) => return Verdict::Differs(format!("maps: {e}")),
     };

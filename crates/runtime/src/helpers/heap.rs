@@ -78,6 +78,19 @@ fn insert(env: &mut Env<'_>, len: usize, init: &[u8], writable: bool, stride: u6
     addr
 }
 
+impl Heap {
+    /// One reference less, of an object that no run at hand knows of.
+    pub(crate) fn release(&self, addr: u64) {
+        let mut blocks = self.lock();
+        let Some(block) = blocks.get_mut(&addr) else { return };
+        block.references -= 1;
+        if block.references == 0 {
+            blocks.remove(&addr);
+            self.count.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
 /// Frees the object at `addr`; `false` if there is none.
 pub(crate) fn free(env: &mut Env<'_>, addr: u64) -> bool {
     let heap = &env.maps().shared.heap;

@@ -35,6 +35,7 @@ use std::sync::LazyLock;
 use bpfkit_maps::Errno;
 
 pub use shared::Shared;
+pub(crate) use shared::{hook, special_fields};
 pub use state::{Effect, State};
 pub use timer::{next_due, run_due};
 pub use unavailable::UNAVAILABLE;

@@ -4,7 +4,7 @@
 //! the clock of its own. A timer is known by its address in the map value.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bpfkit_maps::{Errno, Map, Progress};
 use bpfkit_spec::MapType;
@@ -22,11 +22,12 @@ use crate::vm::Vm;
 #[derive(Default)]
 pub(crate) struct Timers(Mutex<HashMap<u64, Timer>>);
 
-/// A callback: the program it belongs to, and its function.
-type Callback = (Arc<dyn Local>, u64);
+/// A callback: the program it belongs to, and its function. A timer keeps neither its
+/// program nor its map alive.
+type Callback = (Weak<dyn Local>, u64);
 
 struct Timer {
-    map: Arc<Map>,
+    map: Weak<Map>,
     callback: Option<Callback>,
     /// When it fires, in nanoseconds of the monotonic clock; work is due at once.
     due: Option<u64>,
@@ -37,6 +38,11 @@ struct Timer {
 impl Timers {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Timer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cancels the timer at an address for good: its value is gone.
+    pub(crate) fn remove(&self, at: u64) {
+        self.lock().remove(&at);
     }
 }
 
@@ -111,12 +117,14 @@ pub fn run_due(maps: &MapSet, vm: &mut Vm, now: u64) -> Vec<Outcome> {
             (timer.due == Some(when)).then(|| {
                 timer.due = None;
                 timer.running = true;
-                (timer.callback.clone(), Arc::clone(&timer.map))
+                (timer.callback.clone(), timer.map.clone())
             })
         }) else {
             continue;
         };
-        if let (Some((program, function)), Some(mut element)) = (callback, element(&map, at)) {
+        let callback = callback.and_then(|(program, function)| Some((program.upgrade()?, function)));
+        let element = map.upgrade().and_then(|map| element(&map, at));
+        if let (Some((program, function)), Some(mut element)) = (callback, element) {
             let args = element.args();
             outcomes.push(program.run_function(vm, &mut element, function, args));
         }
@@ -133,7 +141,7 @@ pub fn next_due(maps: &MapSet) -> Option<u64> {
 }
 
 fn init(env: &mut Env<'_>, a: &Args, work: bool) -> Ret {
-    let map = env.map_shared(a[1])?;
+    let map = Arc::downgrade(&env.map_shared(a[1])?);
     env.resolve(a[0], 16, true)?;
     let mut timers = env.maps().shared.timers.lock();
     // A value that was deleted and made anew starts with a zeroed timer.
@@ -179,7 +187,7 @@ fn with_timer(env: &mut Env<'_>, at: u64, work: impl FnOnce(&mut Timer) -> Resul
 fn set_callback(env: &mut Env<'_>, a: &Args) -> Ret {
     let program = env.executable().shared();
     with_timer(env, a[0], |timer| {
-        timer.callback = program.map(|program| (program, a[1]));
+        timer.callback = program.map(|program| (Arc::downgrade(&program), a[1]));
         Ok(0)
     })
 }
