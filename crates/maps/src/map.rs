@@ -11,6 +11,7 @@ use crate::arena::Arena;
 use crate::array::{ArrayMap, PercpuArrayMap};
 use crate::bloom::BloomMap;
 use crate::hash::HashMap;
+use crate::lpm::LpmTrie;
 use crate::map_in_map::{ArrayOfMaps, HashOfMaps};
 use crate::objects::{PerfEventArray, ProgArray};
 use crate::ops::Ops;
@@ -47,6 +48,7 @@ pub(crate) enum Body {
     Hash(HashMap),
     ArrayOfMaps(ArrayOfMaps),
     HashOfMaps(HashOfMaps),
+    Lpm(LpmTrie),
     Queue(QueueMap),
     Bloom(BloomMap),
     StackTraces(StackTraces),
@@ -124,6 +126,7 @@ impl Map {
             }
             MapType::ArrayOfMaps => Body::ArrayOfMaps(ArrayOfMaps::new(p)?),
             MapType::HashOfMaps => Body::HashOfMaps(HashOfMaps::new(p, id)?),
+            MapType::LpmTrie => Body::Lpm(LpmTrie::new(p)?),
             MapType::Queue | MapType::Stack => Body::Queue(QueueMap::new(p)?),
             MapType::BloomFilter => Body::Bloom(BloomMap::new(p)?),
             MapType::StackTrace => Body::StackTraces(StackTraces::new(p)?),
@@ -188,6 +191,7 @@ impl Map {
             Body::Hash(m) => m,
             Body::ArrayOfMaps(m) => m,
             Body::HashOfMaps(m) => m,
+            Body::Lpm(m) => m,
             Body::Queue(m) => m,
             Body::Bloom(m) => m,
             Body::StackTraces(m) => m,
@@ -227,6 +231,7 @@ impl Map {
             Body::Array(m) => m.lookup(cpu, key),
             Body::Hash(m) => m.get(cpu, key),
             Body::PercpuArray(m) => m.lookup(cpu, key),
+            Body::Lpm(m) => m.get(key),
             _ => self.ops().lookup(cpu, key),
         }
     }
@@ -344,6 +349,15 @@ impl Map {
     /// The table behind hash maps of every kind except hashes of maps.
     pub fn as_hash(&self) -> Option<&HashMap> {
         if let Body::Hash(m) = &self.body {
+            Some(m)
+        } else {
+            None
+        }
+    }
+
+    /// The trie behind an LPM trie map.
+    pub fn as_lpm(&self) -> Option<&LpmTrie> {
+        if let Body::Lpm(m) = &self.body {
             Some(m)
         } else {
             None
