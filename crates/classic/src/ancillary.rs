@@ -1,6 +1,7 @@
 //! What a filter can load besides the packet: a table of the `SKF_AD_*` offsets.
 
 use crate::insn::code;
+use crate::op::Size;
 
 /// Something that an absolute load from `SKF_AD_OFF + n` reads instead of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -90,6 +91,11 @@ impl Ancillary {
     pub fn row(self) -> &'static AncillaryRow {
         // The rows stand in the order of the variants, as a test checks.
         &ANCILLARY[self as usize]
+    }
+
+    /// Whether libpcap's `bpf_filter` knows it, which it does at one size only.
+    pub(crate) fn in_libpcap(self, size: Size) -> bool {
+        size == Size::B && matches!(self, Ancillary::VlanTag | Ancillary::VlanTagPresent)
     }
 
     /// Its offset as `k` of an absolute load.

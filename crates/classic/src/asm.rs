@@ -182,18 +182,14 @@ struct Parser<'a, 't> {
 }
 
 impl<'a> Parser<'a, '_> {
-    /// The next token; line ends before the first one are passed over.
+    /// The next token that is no line end.
     fn peek(&mut self) -> Option<Token<'a>> {
-        while self.at == 0
-            || self
-                .tokens
-                .get(self.at - 1)
-                .is_some_and(|t| t.token == Token::NewLine)
+        while self
+            .tokens
+            .get(self.at)
+            .is_some_and(|t| t.token == Token::NewLine)
         {
-            match self.tokens.get(self.at).map(|t| t.token) {
-                Some(Token::NewLine) => self.at += 1,
-                other => return other,
-            }
+            self.at += 1;
         }
         self.tokens.get(self.at).map(|t| t.token)
     }

@@ -86,14 +86,9 @@ impl Packet<'_> {
         load(self.data, at, size)
     }
 
-    fn ancillary(&self, what: Ancillary, a: u32, x: u32, dialect: Dialect) -> Option<u32> {
+    fn ancillary(&self, what: Ancillary, a: u32, x: u32) -> u32 {
         let c = self.context;
-        if dialect == Dialect::Libpcap
-            && !matches!(what, Ancillary::VlanTag | Ancillary::VlanTagPresent)
-        {
-            return None;
-        }
-        Some(match what {
+        match what {
             Ancillary::Protocol => c.protocol.into(),
             Ancillary::PktType => (c.pkttype & 7).into(),
             Ancillary::IfIndex => c.ifindex,
@@ -110,7 +105,7 @@ impl Packet<'_> {
             Ancillary::PayOffset => c.pay_offset,
             Ancillary::Random => c.random,
             Ancillary::VlanTpid => c.vlan_tpid.into(),
-        })
+        }
     }
 }
 
@@ -155,7 +150,10 @@ pub fn run(program: &Program, packet: &Packet<'_>, dialect: Dialect) -> u32 {
         return 0;
     }
     let load = |offset, size| packet.load(offset, size, dialect);
-    let ancillary = |what, a, x| packet.ancillary(what, a, x, dialect);
+    let ancillary = |what: Ancillary, size, a, x| {
+        let known = dialect == Dialect::Kernel || what.in_libpcap(size);
+        known.then(|| packet.ancillary(what, a, x))
+    };
     execute(program, load, ancillary, packet.wire_len, dialect).unwrap_or(0)
 }
 
@@ -163,14 +161,21 @@ pub fn run(program: &Program, packet: &Packet<'_>, dialect: Dialect) -> u32 {
 /// (`SECCOMP_RET_*`).
 pub fn run_seccomp(program: &Program, call: &SeccompData) -> u32 {
     let load = |offset: u64, _| call.word(u32::try_from(offset).ok()?);
-    execute(program, load, |_, _, _| None, SECCOMP_DATA, Dialect::Kernel).unwrap_or(0)
+    execute(
+        program,
+        load,
+        |_, _, _, _| None,
+        SECCOMP_DATA,
+        Dialect::Kernel,
+    )
+    .unwrap_or(0)
 }
 
 /// `None` where a load or a division ends the filter.
 fn execute(
     program: &Program,
     load: impl Fn(u64, Size) -> Option<u32>,
-    ancillary: impl Fn(Ancillary, u32, u32) -> Option<u32>,
+    ancillary: impl Fn(Ancillary, Size, u32, u32) -> Option<u32>,
     len: u32,
     dialect: Dialect,
 ) -> Option<u32> {
@@ -183,7 +188,7 @@ fn execute(
         match op {
             Op::LoadAbs { size, k } => a = load(k.into(), size)?,
             Op::LoadInd { size, k } => a = load(u64::from(x) + u64::from(k), size)?,
-            Op::LoadAncillary { what, .. } => a = ancillary(what, a, x)?,
+            Op::LoadAncillary { size, what } => a = ancillary(what, size, a, x)?,
             Op::LoadLen => a = len,
             Op::LoadImm(k) => a = k,
             Op::LoadMem(k) => a = *scratch.get(k as usize)?,

@@ -5,6 +5,7 @@
 //! - [`asm`] and [`disasm`] read and write the text forms of tcpdump and bpf_asm.
 //! - [`Program::new`] checks a filter by the kernel's rules; [`run`] and
 //!   [`run_seccomp`] interpret what passed.
+//! - [`convert`] makes an extended BPF program of it.
 //!
 //! Source of the rules: the kernel's `Documentation/networking/filter.rst` and the
 //! manual page of `bpf_filter`.
@@ -13,6 +14,7 @@
 mod ancillary;
 pub mod asm;
 mod check;
+mod convert;
 pub mod disasm;
 mod insn;
 mod interp;
@@ -22,6 +24,7 @@ pub mod table;
 
 pub use ancillary::{ANCILLARY, Ancillary, AncillaryRow};
 pub use check::{Broken, CheckError, Program, Rules};
+pub use convert::{ConvertError, Options, Returns, Target, convert};
 pub use insn::{Insn, code};
 pub use interp::{Context, Dialect, Packet, run, run_seccomp};
 pub use op::{AluOp, Cond, Op, Operand, Size};
