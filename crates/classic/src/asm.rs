@@ -338,16 +338,21 @@ impl<'a> Parser<'a, '_> {
                 Target::Number(to) => (i64::try_from(to).unwrap_or(i64::MAX), to.to_string()),
             };
             let skip = to.saturating_sub(insn as i64 + 1);
-            let (limit, at) = match field {
-                Field::Jt | Field::Jf => (i64::from(u8::MAX), token),
-                Field::K => (i64::from(u32::MAX), token),
-            };
-            if skip < 0 {
-                return self.at_token(at, format!("jump back to `{name}`: jumps only go forward"));
+            if skip < 0 && !matches!(field, Field::K) {
+                return self.at_token(
+                    token,
+                    format!("jump back to `{name}`: jumps only go forward"),
+                );
             }
+            // Only `ja` has room for jumps back, which libpcap makes use of.
+            let limit = if matches!(field, Field::K) {
+                i32::MAX.into()
+            } else {
+                u8::MAX.into()
+            };
             if skip > limit {
                 return self.at_token(
-                    at,
+                    token,
                     format!("`{name}` is {skip} instructions ahead, more than {limit}"),
                 );
             }

@@ -2,7 +2,7 @@
 //! `seccomp_check_filter` in `kernel/seccomp.c`), a message for each.
 
 use crate::insn::{Insn, code};
-use crate::op::{AluOp, Op, Operand};
+use crate::op::{AluOp, Op, Operand, jump_target};
 use crate::table::{UnknownCode, row_of};
 
 /// Which rules hold.
@@ -12,6 +12,9 @@ pub enum Rules {
     Packet,
     /// Filters over system calls: the same and seccomp's own.
     Seccomp,
+    /// Filters over packets that libpcap runs itself: `ja` may jump back, which its
+    /// `protochain` makes use of. The kernel refuses such a filter.
+    Libpcap,
 }
 
 /// A rule that a filter breaks.
@@ -35,7 +38,7 @@ pub enum Broken {
     /// No such scratch word.
     #[error("there is no scratch word M[{0}]: the last is M[15]")]
     NoScratchWord(u32),
-    /// Jump past the end (jumps only go forward).
+    /// Jump past the end.
     #[error("jump to instruction {target}, past the end of the filter ({len} instructions)")]
     JumpOutOfRange {
         /// Where the jump goes.
@@ -43,6 +46,9 @@ pub enum Broken {
         /// Length of the filter.
         len: usize,
     },
+    /// Jump back.
+    #[error("jump back to instruction {0}: jumps only go forward")]
+    JumpBack(usize),
     /// An absolute load from the ancillary range that is none.
     #[error("no ancillary load has the offset {0:#x}")]
     NoAncillary(u32),
@@ -70,7 +76,8 @@ pub struct CheckError {
     pub broken: Broken,
 }
 
-/// A filter that keeps the rules; so it ends, and stays inside its scratch words.
+/// A filter that keeps the rules: it stays inside itself and its scratch words, and,
+/// where jumps back are not allowed, ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     ops: Vec<Op>,
@@ -89,7 +96,7 @@ impl Program {
         let mut ops = Vec::with_capacity(insns.len());
         for (at, &insn) in insns.iter().enumerate() {
             let op = Op::decode(insn).map_err(|e| fail(at, Broken::UnknownCode(e)))?;
-            check_operands(op, at, insns.len()).map_err(|broken| fail(at, broken))?;
+            check_operands(op, at, insns.len(), rules).map_err(|broken| fail(at, broken))?;
             ops.push(op);
         }
         if !matches!(ops.last(), Some(Op::ReturnK(_) | Op::ReturnA)) {
@@ -115,7 +122,7 @@ impl Program {
     }
 }
 
-fn check_operands(op: Op, at: usize, len: usize) -> Result<(), Broken> {
+fn check_operands(op: Op, at: usize, len: usize, rules: Rules) -> Result<(), Broken> {
     let jump = |skip: u32| {
         let target = at as u64 + 1 + u64::from(skip);
         if target < len as u64 {
@@ -136,48 +143,59 @@ fn check_operands(op: Op, at: usize, len: usize) -> Result<(), Broken> {
         Op::LoadMem(k) | Op::LoadXMem(k) | Op::Store(k) | Op::StoreX(k) if k >= code::MEMWORDS => {
             Err(Broken::NoScratchWord(k))
         }
-        Op::Jump(k) => jump(k),
+        Op::Jump(k) => match jump_target(at, k) {
+            Some(target) if target <= at && rules == Rules::Libpcap => Ok(()),
+            Some(target) if target <= at => Err(Broken::JumpBack(target)),
+            _ => jump(k),
+        },
         Op::JumpIf { jt, jf, .. } => jump(jt.into()).and_then(|()| jump(jf.into())),
         Op::LoadAbs { k, .. } if k >= code::AD_OFF => Err(Broken::NoAncillary(k)),
         _ => Ok(()),
     }
 }
 
-/// Every scratch word that is read was stored on every path. Jumps only go forward, so
-/// one pass that meets the paths' sets at each target is enough.
+/// Every scratch word that is read was stored on every path. Where jumps only go
+/// forward, one pass that meets the paths' sets at each target is enough; a jump back
+/// that takes words away from a set makes it necessary to look again.
 fn check_scratch(ops: &[Op]) -> Result<(), CheckError> {
     let mut stored_at = vec![u16::MAX; ops.len()];
-    let mut stored = 0u16;
-    for (at, op) in ops.iter().enumerate() {
-        stored &= stored_at[at];
-        let mut meet = |skip: usize, set: u16| {
-            if let Some(slot) = stored_at.get_mut(at + 1 + skip) {
-                *slot &= set;
+    loop {
+        let mut again = false;
+        let mut stored = 0u16;
+        for (at, op) in ops.iter().enumerate() {
+            stored &= stored_at[at];
+            let mut meet = |target: usize, set: u16| {
+                if let Some(slot) = stored_at.get_mut(target) {
+                    again |= target <= at && *slot & !set != 0;
+                    *slot &= set;
+                }
+            };
+            match *op {
+                Op::Store(k) | Op::StoreX(k) => stored |= 1 << k,
+                Op::LoadMem(k) | Op::LoadXMem(k) if stored & (1 << k) == 0 => {
+                    return Err(CheckError {
+                        at,
+                        broken: Broken::ScratchNotStored(k),
+                    });
+                }
+                Op::Jump(k) => {
+                    meet(jump_target(at, k).unwrap_or(usize::MAX), stored);
+                    stored = u16::MAX;
+                }
+                Op::JumpIf { jt, jf, .. } => {
+                    meet(at + 1 + usize::from(jt), stored);
+                    meet(at + 1 + usize::from(jf), stored);
+                    stored = u16::MAX;
+                }
+                // What comes after a return is reached by jumps only, which the kernel
+                // leaves out: for it the path goes on behind.
+                _ => {}
             }
-        };
-        match *op {
-            Op::Store(k) | Op::StoreX(k) => stored |= 1 << k,
-            Op::LoadMem(k) | Op::LoadXMem(k) if stored & (1 << k) == 0 => {
-                return Err(CheckError {
-                    at,
-                    broken: Broken::ScratchNotStored(k),
-                });
-            }
-            Op::Jump(k) => {
-                meet(k as usize, stored);
-                stored = u16::MAX;
-            }
-            Op::JumpIf { jt, jf, .. } => {
-                meet(jt.into(), stored);
-                meet(jf.into(), stored);
-                stored = u16::MAX;
-            }
-            // What comes after is reached by jumps only, which the kernel leaves out:
-            // for it the path goes on behind a return.
-            _ => {}
+        }
+        if !again {
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 /// Bytes of `struct seccomp_data`.

@@ -115,7 +115,7 @@ fn bpf_asm(f: &mut fmt::Formatter<'_>, insn: Insn, at: usize) -> fmt::Result {
         Style::X => " x".to_owned(),
         Style::A => " a".to_owned(),
         Style::Length => " #len".to_owned(),
-        Style::Target => format!(" l{}", at as u64 + 1 + u64::from(k)),
+        Style::Target => format!(" l{}", (at as u32).wrapping_add(1).wrapping_add(k)),
     };
     write!(f, "l{at}:\t{}{operand}", row.name)?;
     if is_branch(row) {

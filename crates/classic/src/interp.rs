@@ -3,7 +3,7 @@
 use crate::ancillary::Ancillary;
 use crate::check::{Program, Rules, SECCOMP_DATA};
 use crate::insn::code;
-use crate::op::{AluOp, Cond, Op, Operand, Size};
+use crate::op::{AluOp, Cond, Op, Operand, Size, jump_target};
 use crate::seccomp::SeccompData;
 
 /// Where the kernel and libpcap's `bpf_filter` differ.
@@ -144,6 +144,9 @@ fn find_nested(data: &[u8], at: u32, kind: u32) -> Option<u32> {
 }
 
 /// Runs a filter over a packet; the result is how many bytes of it to keep, 0 to drop it.
+///
+/// A filter that jumps back more often than the packet has bytes is taken for one that
+/// never ends, and gives 0.
 pub fn run(program: &Program, packet: &Packet<'_>, dialect: Dialect) -> u32 {
     // A filter over system calls reads no packet.
     if program.rules() == Rules::Seccomp {
@@ -154,7 +157,8 @@ pub fn run(program: &Program, packet: &Packet<'_>, dialect: Dialect) -> u32 {
         let known = dialect == Dialect::Kernel || what.in_libpcap(size);
         known.then(|| packet.ancillary(what, a, x))
     };
-    execute(program, load, ancillary, packet.wire_len, dialect).unwrap_or(0)
+    let rounds = packet.data.len();
+    execute(program, load, ancillary, packet.wire_len, rounds, dialect).unwrap_or(0)
 }
 
 /// Runs a seccomp filter over a system call; the result is the action with its data
@@ -166,6 +170,7 @@ pub fn run_seccomp(program: &Program, call: &SeccompData) -> u32 {
         load,
         |_, _, _, _| None,
         SECCOMP_DATA,
+        0,
         Dialect::Kernel,
     )
     .unwrap_or(0)
@@ -177,6 +182,7 @@ fn execute(
     load: impl Fn(u64, Size) -> Option<u32>,
     ancillary: impl Fn(Ancillary, Size, u32, u32) -> Option<u32>,
     len: u32,
+    mut rounds: usize,
     dialect: Dialect,
 ) -> Option<u32> {
     let (mut a, mut x) = (0u32, 0u32);
@@ -200,7 +206,13 @@ fn execute(
             Op::StoreX(k) => *scratch.get_mut(k as usize)? = x,
             Op::Alu { op, src } => a = alu(op, a, value(src, x), dialect)?,
             Op::Neg => a = a.wrapping_neg(),
-            Op::Jump(k) => pc += k as usize,
+            Op::Jump(k) => {
+                let target = jump_target(pc - 1, k)?;
+                if target < pc {
+                    rounds = rounds.checked_sub(1)?;
+                }
+                pc = target;
+            }
             Op::JumpIf { cond, src, jt, jf } => {
                 pc += usize::from(if holds(cond, a, value(src, x)) {
                     jt

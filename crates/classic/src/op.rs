@@ -62,6 +62,11 @@ pub enum Cond {
     Set,
 }
 
+/// Where the jump `ja k` at instruction `at` goes.
+pub(crate) fn jump_target(at: usize, k: u32) -> Option<usize> {
+    (at + 1).checked_add_signed(k as i32 as isize)
+}
+
 /// One classic instruction. A packet load outside the packet ends the filter with 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
@@ -97,7 +102,7 @@ pub enum Op {
     Alu { op: AluOp, src: Operand },
     /// A = -A.
     Neg,
-    /// Skips k instructions.
+    /// Skips k instructions; as a signed number where jumps back are allowed.
     Jump(u32),
     /// Skips `jt` instructions if A compares with the operand so, else `jf`.
     #[allow(missing_docs)]

@@ -8,7 +8,7 @@ use bpfkit_classic::{
     convert, run, run_seccomp, seccomp::SeccompData,
 };
 use bpfkit_isa as isa;
-use support::{Call, Random, evaluate, filter, packet};
+use support::{Call, EXPRESSIONS, Random, capture, evaluate, filter, numbers, packet, tcpdump};
 
 const DATA: u64 = 0x2000_0000;
 const CTX: u64 = 0x1000_0000;
@@ -434,4 +434,60 @@ fn seccomp_filters_convert() {
         convert(&filter, &Options::new(Target::SeccompData)),
         Err(ConvertError::Rules(Rules::Packet))
     );
+}
+
+#[test]
+fn filter_expressions_give_what_tcpdump_gives() {
+    if tcpdump(&["-y", "EN10MB", "-d", "ip"], &[]).is_none() {
+        println!("skipped: no tcpdump");
+        return;
+    }
+    let mut random = Random(0x00de_fea7_00c0_ffee);
+    let packets: Vec<_> = (0..2000)
+        .map(|_| {
+            let data = packet(&mut random);
+            let more = if random.one_in(4) {
+                random.below(200)
+            } else {
+                0
+            };
+            let wire_len = data.len() as u32 + more;
+            (data, wire_len)
+        })
+        .collect();
+    let file = capture(&packets);
+    let context = Context::default();
+    let mut matched = 0;
+    for expression in EXPRESSIONS {
+        let c = tcpdump(&["-y", "EN10MB", "-dd", expression], &[]).expect(expression);
+        let insns = assemble(&String::from_utf8(c).unwrap()).unwrap();
+        let filter = Program::new(&insns, Rules::Libpcap).unwrap();
+        let theirs = tcpdump(&["-r", "-", "-w", "-", expression], &file).expect(expression);
+        let expected = numbers(&theirs);
+        matched += expected.len();
+        let options = Options {
+            dialect: Dialect::Libpcap,
+            ..Options::new(Target::Memory)
+        };
+        let converted = convert(&filter, &options).unwrap();
+        let mut ours = Vec::new();
+        for (i, (data, wire_len)) in packets.iter().enumerate() {
+            let packet = Packet {
+                data,
+                wire_len: *wire_len,
+                context: &context,
+            };
+            let result = run(&filter, &packet, Dialect::Libpcap);
+            if result != 0 {
+                ours.push(i);
+            }
+            assert_eq!(
+                run_converted(&converted, Target::Memory, &packet),
+                result,
+                "{expression} on packet {i}"
+            );
+        }
+        assert_eq!(ours, expected, "{expression}");
+    }
+    assert!(matched > 1000);
 }

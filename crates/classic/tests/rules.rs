@@ -49,8 +49,12 @@ fn each_rule_has_its_message() {
             "instruction 0: jump to instruction 2, past the end of the filter (2 instructions)",
         ),
         (
-            "2 5 0 0 4294967295, 6 0 0 0",
-            "instruction 0: jump to instruction 4294967296, past the end of the filter (2 instructions)",
+            "2 5 0 0 2147483647, 6 0 0 0",
+            "instruction 0: jump to instruction 2147483648, past the end of the filter (2 instructions)",
+        ),
+        (
+            "ld #1\nja 0\nret #0",
+            "instruction 1: jump back to instruction 0: jumps only go forward",
         ),
         (
             "jeq #1, 1, 3\nret #0",
@@ -165,4 +169,21 @@ fn seccomp_has_rules_of_its_own() {
     ] {
         assert_eq!(check(text, Rules::Seccomp), Ok(()), "{text}");
     }
+}
+
+#[test]
+fn libpcap_lets_filters_jump_back() {
+    assert_eq!(check("ld #1\nja 0\nret #0", Rules::Libpcap), Ok(()));
+    // A word that only the second round would find stored.
+    let text = "ja 3\nld M[1]\nja 6\nst M[1]\nst M[2]\nja 1\nja 8\nret #1\nret #2";
+    assert_eq!(check(text, Rules::Libpcap), Ok(()));
+    let text = "st M[1]\nld M[1]\njeq #3, 3, 5\nja 1\nret #0\nld M[2]\nst M[2]\nret #0";
+    assert_eq!(
+        check(text, Rules::Libpcap),
+        Err("instruction 5: M[2] is read here, but a path to here does not store it".to_owned())
+    );
+    assert_eq!(
+        check("2 5 0 0 4294967290, 6 0 0 0", Rules::Libpcap),
+        Err("instruction 0: jump to instruction 4294967291, past the end of the filter (2 instructions)".to_owned())
+    );
 }

@@ -9,7 +9,7 @@ use super::{ConvertError, Options, Target};
 use crate::ancillary::Ancillary;
 use crate::check::{Program, SECCOMP_DATA};
 use crate::interp::Dialect;
-use crate::op::{AluOp, Cond, Op, Operand, Size};
+use crate::op::{AluOp, Cond, Op, Operand, Size, jump_target};
 
 /// Fields of `struct __sk_buff` and `struct xdp_md` (`linux/bpf.h`), by offset.
 mod field {
@@ -377,37 +377,48 @@ impl<'a> Emitter<'a> {
         certain.max(self.needed.get(at).copied().unwrap_or(0))
     }
 
-    /// Walks the paths from the start; jumps only go forward.
+    /// Walks the paths from the start, again as long as a jump back changes what it finds.
     fn certain_lengths(&self) -> Vec<Option<u32>> {
         let mut known: Vec<Option<u32>> = vec![None; self.ops.len()];
         if let Some(first) = known.first_mut() {
             *first = Some(0);
         }
+        while self.walk(&mut known) {}
+        known
+    }
+
+    /// Walks once; says whether a jump back has changed anything.
+    fn walk(&self, known: &mut [Option<u32>]) -> bool {
+        let mut again = false;
         for (at, op) in self.ops.iter().enumerate() {
             let Some(certain) = known[at] else { continue };
             if self.hopeless(at) {
                 continue;
             }
-            let mut flow = |skip: usize, length: u32| {
-                if let Some(slot) = known.get_mut(at + 1 + skip) {
-                    *slot = Some(slot.map_or(length, |other| other.min(length)));
+            let mut flow = |to: usize, length: u32| {
+                if let Some(slot) = known.get_mut(to)
+                    && slot.is_none_or(|other| length < other)
+                {
+                    *slot = Some(length);
+                    again |= to <= at;
                 }
             };
+            let next = at + 1;
             match *op {
-                Op::LoadAbs { .. } | Op::LoadXMsh(_) => flow(0, self.checked(at, certain)),
+                Op::LoadAbs { .. } | Op::LoadXMsh(_) => flow(next, self.checked(at, certain)),
                 Op::LoadInd { size, k } if self.options.dialect == Dialect::Libpcap => {
-                    flow(0, certain.max(k.saturating_add(size.bytes())));
+                    flow(next, certain.max(k.saturating_add(size.bytes())));
                 }
-                Op::Jump(k) => flow(k as usize, certain),
+                Op::Jump(k) => flow(jump_target(at, k).unwrap_or(usize::MAX), certain),
                 Op::JumpIf { jt, jf, .. } => {
-                    flow(jt.into(), certain);
-                    flow(jf.into(), certain);
+                    flow(next + usize::from(jt), certain);
+                    flow(next + usize::from(jf), certain);
                 }
                 Op::ReturnK(_) | Op::ReturnA => {}
-                _ => flow(0, certain),
+                _ => flow(next, certain),
             }
         }
-        known
+        again
     }
 
     /// Emits the whole program.
@@ -525,7 +536,7 @@ impl<'a> Emitter<'a> {
                 width: Width::W32,
                 dst: A,
             }),
-            Op::Jump(k) => self.goto(sink, at, at + 1 + k as usize),
+            Op::Jump(k) => self.goto(sink, at, jump_target(at, k).unwrap_or(usize::MAX)),
             Op::JumpIf { cond, src, jt, jf } => {
                 self.branch(
                     sink,

@@ -6,8 +6,9 @@
 //! what the loads on the path reach. A check for that length at a load refuses no packet
 //! that would have matched, and covers all those loads.
 
+use super::liveness::has_jump_back;
 use crate::interp::Dialect;
-use crate::op::Op;
+use crate::op::{Op, jump_target};
 
 /// Where a load at a constant offset lies in the packet, counted from its first byte;
 /// `None` for offsets that no packet has.
@@ -32,10 +33,20 @@ fn reach(k: u32, bytes: u32, dialect: Dialect, network_offset: u16) -> u32 {
 /// For each instruction, the length below which the filter gives 0 from there on;
 /// `u32::MAX` if it does in any case. Past the end it is 0.
 pub(super) fn needed(ops: &[Op], dialect: Dialect, network_offset: u16) -> Vec<u32> {
-    let mut needed = vec![0; ops.len() + 1];
+    // Until a path to another result is found, there is none.
+    let mut needed = vec![u32::MAX; ops.len() + 1];
+    needed[ops.len()] = 0;
+    let loops = has_jump_back(ops);
+    while pass(ops, &mut needed, dialect, network_offset) && loops {}
+    needed
+}
+
+/// Goes through the instructions once; says whether anything has changed.
+fn pass(ops: &[Op], needed: &mut [u32], dialect: Dialect, network_offset: u16) -> bool {
+    let mut changed = false;
     for (at, op) in ops.iter().enumerate().rev() {
         let after = |skip: usize| needed.get(at + 1 + skip).copied().unwrap_or(0u32);
-        needed[at] = match *op {
+        let here = match *op {
             Op::LoadAbs { size, k } => {
                 reach(k, size.bytes(), dialect, network_offset).max(after(0))
             }
@@ -49,12 +60,17 @@ pub(super) fn needed(ops: &[Op], dialect: Dialect, network_offset: u16) -> Vec<u
             {
                 u32::MAX
             }
-            Op::Jump(k) => after(k as usize),
+            Op::Jump(k) => jump_target(at, k)
+                .and_then(|to| needed.get(to))
+                .copied()
+                .unwrap_or(0),
             Op::JumpIf { jt, jf, .. } => after(jt.into()).min(after(jf.into())),
             Op::ReturnK(0) => u32::MAX,
             Op::ReturnK(_) | Op::ReturnA => 0,
             _ => after(0),
         };
+        changed |= needed[at] != here;
+        needed[at] = here;
     }
-    needed
+    changed
 }

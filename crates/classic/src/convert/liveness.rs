@@ -1,8 +1,8 @@
-//! Which of A and X may still be read. Jumps only go forward, so one pass from the end
-//! is enough.
+//! Which of A and X may still be read. Where jumps only go forward, one pass from the
+//! end is enough.
 
 use crate::ancillary::Ancillary;
-use crate::op::{Op, Operand};
+use crate::op::{Op, Operand, jump_target};
 
 /// The registers that are live at a place.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -23,10 +23,18 @@ impl Live {
 /// What is live before each instruction, with nothing live past the end.
 pub(super) fn before(ops: &[Op]) -> Vec<Live> {
     let mut live = vec![Live::default(); ops.len() + 1];
+    let loops = has_jump_back(ops);
+    while pass(ops, &mut live) && loops {}
+    live
+}
+
+/// Goes through the instructions once; says whether anything has changed.
+fn pass(ops: &[Op], live: &mut [Live]) -> bool {
+    let mut changed = false;
     for (at, op) in ops.iter().enumerate().rev() {
         let after = |skip: usize| live.get(at + 1 + skip).copied().unwrap_or_default();
         let next = after(0);
-        live[at] = match *op {
+        let before = match *op {
             Op::LoadAncillary {
                 what: Ancillary::NlAttr | Ancillary::NlAttrNest | Ancillary::AluXorX,
                 ..
@@ -46,7 +54,10 @@ pub(super) fn before(ops: &[Op]) -> Vec<Live> {
                 a: true,
                 x: next.x || src == Operand::X,
             },
-            Op::Jump(k) => after(k as usize),
+            Op::Jump(k) => jump_target(at, k)
+                .and_then(|to| live.get(to))
+                .copied()
+                .unwrap_or_default(),
             Op::JumpIf { src, jt, jf, .. } => after(jt.into()).or(after(jf.into())).or(Live {
                 a: true,
                 x: src == Operand::X,
@@ -55,6 +66,15 @@ pub(super) fn before(ops: &[Op]) -> Vec<Live> {
             Op::ReturnA => Live { a: true, x: false },
             Op::Tax => Live { a: true, x: false },
         };
+        changed |= live[at] != before;
+        live[at] = before;
     }
-    live
+    changed
+}
+
+/// Whether the facts at a place may depend on places before it.
+pub(super) fn has_jump_back(ops: &[Op]) -> bool {
+    ops.iter()
+        .enumerate()
+        .any(|(at, op)| matches!(*op, Op::Jump(k) if jump_target(at, k).is_some_and(|to| to <= at)))
 }

@@ -1,6 +1,9 @@
 //! Packets, filters and an evaluator of extended programs, shared by the tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use bpfkit_classic::{AluOp, Cond, Insn, Op, Operand, Program, Rules, Size};
 use bpfkit_isa as isa;
 
@@ -454,4 +457,135 @@ pub fn evaluate(insns: &[isa::Insn], call: &Call<'_>) -> u32 {
         }
     }
     panic!("the program does not end");
+}
+
+/// Filter expressions of many kinds, the last few from the corners of libpcap's compiler.
+pub const EXPRESSIONS: &[&str] = &[
+    "port 22",
+    "tcp port 22",
+    "ip",
+    "ip6",
+    "arp",
+    "rarp",
+    "vlan",
+    "vlan 3",
+    "vlan and tcp port 22",
+    "vlan and vlan and ip",
+    "icmp",
+    "icmp6",
+    "udp port 53",
+    "tcp",
+    "udp",
+    "sctp",
+    "igmp",
+    "esp",
+    "ah",
+    "host 10.0.0.1",
+    "src host 10.0.0.1 and dst port 80",
+    "net 10.0.0.0/16",
+    "src net 10.1.0.0/16 or dst net 10.1.0.0/16",
+    "ip6 host 2001:db8::1",
+    "ip6 net 2001:db8::/64",
+    "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0",
+    "tcp[tcpflags] = tcp-ack",
+    "portrange 1000-2000",
+    "src portrange 20-60",
+    "less 100",
+    "greater 60",
+    "len > 80",
+    "ether host 02:00:00:00:00:01",
+    "ether src 02:00:00:00:00:02",
+    "ether proto 0x88cc",
+    "ether broadcast",
+    "ether multicast",
+    "multicast",
+    "ip[0] & 0xf != 5",
+    "ip broadcast",
+    "ip multicast",
+    "mpls",
+    "mpls 5",
+    "pppoed",
+    "pppoes",
+    "llc",
+    "stp",
+    "ip proto 132",
+    "proto 47",
+    "ip6 proto 44",
+    "ip6 protochain 6",
+    "ip protochain 6",
+    "icmp[icmptype] = icmp-echo",
+    "icmp6[icmp6type] = 135",
+    "not ip",
+    "not port 22",
+    "port 22 or port 53 or port 80",
+    "not (tcp and dst port 443)",
+    "tcp port 22 and (((ip[2:2] - ((ip[0]&0xf)<<2)) - ((tcp[12]&0xf0)>>2)) != 0)",
+    "ether[0] % 3 == 1",
+    "ip[8] / ip[9] = 0",
+    "ip[8] % ip[1] = 0",
+    "ether[12:2] << 4 = 0x8000",
+    "ether[12:2] >> ether[0] = 0x200",
+    "1 << ip[8] = 0",
+    "ip[2:2] ^ 3 > 60",
+    "udp[4:2] * 2 < 60",
+    "ip[6:2] & 0x1fff = 0",
+    "(- ip[8]) = 0xffffffc0",
+    "ether[len - 1] = 5",
+    "ip[ip[8] - 65] = 7",
+    "tcp[((tcp[12] & 0xf0) >> 2)] = 0",
+    "ip6[40] = 0",
+    "ether[70000] = 1",
+    "arp[7] = 1",
+    "ether[0:4] = 0x02000000",
+    "iso",
+    "decnet host 1.2",
+    "atalk",
+    "ipx",
+    "netbeui",
+    "lat",
+];
+
+/// What tcpdump writes, given `input`; `None` if there is none or it fails.
+pub fn tcpdump(args: &[&str], input: &[u8]) -> Option<Vec<u8>> {
+    let mut command = Command::new("tcpdump");
+    command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let mut stdin = child.stdin.take()?;
+    let input = input.to_vec();
+    let feeder = std::thread::spawn(move || stdin.write_all(&input));
+    let out = child.wait_with_output().ok()?;
+    // It does not read its input where it only compiles.
+    let _ = feeder.join();
+    out.status.success().then_some(out.stdout)
+}
+
+/// Packets with their lengths on the wire as a capture file of Ethernet.
+pub fn capture(packets: &[(Vec<u8>, u32)]) -> Vec<u8> {
+    let mut file = Vec::new();
+    file.extend(0xa1b2_c3d4u32.to_le_bytes());
+    file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0]);
+    for (i, (data, wire_len)) in packets.iter().enumerate() {
+        // The number of the packet as its time.
+        for word in [i as u32, 0, data.len() as u32, *wire_len] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(data);
+    }
+    file
+}
+
+/// Numbers of the packets in a capture file written from one of [`capture`].
+pub fn numbers(file: &[u8]) -> Vec<usize> {
+    let mut numbers = Vec::new();
+    let word = |at: usize| Some(u32::from_le_bytes(*file.get(at..)?.first_chunk()?));
+    let mut at = 24;
+    while let (Some(number), Some(len)) = (word(at), word(at + 8)) {
+        numbers.push(number as usize);
+        at += 16 + len as usize;
+    }
+    numbers
 }
