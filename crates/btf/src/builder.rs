@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::btf::{Btf, serialize};
+use crate::btf::Btf;
 use crate::error::{BtfError, BtfErrorKind, Section};
+use crate::header::serialize;
 use crate::kind::Kind;
 use crate::types::{IntEncoding, Linkage, Type, VarSecinfo};
 

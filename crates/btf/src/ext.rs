@@ -1,8 +1,9 @@
 //! `.BTF.ext`: which function, source line and CO-RE relocation belongs to which
 //! instruction, section by section.
 
-use crate::btf::{Btf, MAGIC, preamble, read_u32};
+use crate::btf::Btf;
 use crate::error::{BtfError, BtfErrorKind as Why, Section};
+use crate::header::{MAGIC, preamble, read_u32};
 
 /// Bytes of the header before the CO-RE table was added.
 const HEADER_V0: usize = 24;

@@ -18,6 +18,7 @@ pub mod core;
 pub mod dump;
 mod error;
 pub mod ext;
+mod header;
 mod index;
 mod kind;
 mod layout;
