@@ -13,11 +13,11 @@ pub(crate) const KMALLOC_MAX: u64 = 4 << 20;
 /// Largest value of a per-CPU map (`PCPU_MIN_UNIT_SIZE`).
 const PERCPU_VALUE_MAX: usize = 32 << 10;
 /// Largest value of a local storage map.
-const STORAGE_VALUE_MAX: u64 = 0xffff - 88;
+const STORAGE_VALUE_MAX: u64 = 0xffff - 128;
 /// Bookkeeping that the kernel puts before key and value of a hash element.
 const HASH_ELEM: u64 = 48;
 /// Bookkeeping of the kernel's trie node, and its longest key data.
-const LPM_NODE: u64 = 40;
+const LPM_NODE: u64 = 24;
 /// Longest key data of an LPM trie, in bytes.
 pub(crate) const LPM_DATA_MAX: u32 = 256;
 /// Depth limit of `perf_event_max_stack`.
@@ -100,7 +100,7 @@ const RULES: &[Rule] = &[
         key: Zero, value: Positive, entries: Positive, more: queue },
     Rule { types: &[BloomFilter], flags: NUMA | ACCESS | BPF_F_ZERO_SEED, required: 0,
         key: Zero, value: Positive, entries: Positive, more: bloom },
-    Rule { types: &[StackTrace], flags: NUMA | BPF_F_STACK_BUILD_ID, required: 0,
+    Rule { types: &[StackTrace], flags: NUMA | HOST_ACCESS | BPF_F_STACK_BUILD_ID, required: 0,
         key: Is(4), value: Positive, entries: Positive, more: stack_trace },
     Rule { types: &[CgroupStorage, PercpuCgroupStorage], flags: NUMA | ACCESS, required: 0,
         key: Either(16, 8), value: Positive, entries: Zero, more: cgroup_storage },
@@ -238,7 +238,8 @@ fn queue(p: &MapParams) -> Result<(), Errno> {
 }
 
 fn bloom(p: &MapParams) -> Result<(), Errno> {
-    fail_if(p.extra & !0xf != 0, Errno::EINVAL)
+    fail_if(p.extra & !0xf != 0, Errno::EINVAL)?;
+    queue(p)
 }
 
 fn stack_trace(p: &MapParams) -> Result<(), Errno> {

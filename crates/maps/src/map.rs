@@ -439,13 +439,14 @@ impl Map {
     /// `BPF_MAP_FREEZE`: from now on the host may not write.
     ///
     /// # Errors
-    /// `EBUSY` if it is frozen already, `ENOTSUPP` where values have special fields.
+    /// `EPERM` if the host may not write already, `ENOTSUPP` where values have special fields.
     pub fn freeze(&self) -> Result<(), Errno> {
         if self.params.map_type == MapType::StructOps || !self.params.fields.is_empty() {
             return Err(Errno::ENOTSUPP);
         }
+        self.writable()?;
         if self.frozen.swap(true, AcqRel) {
-            Err(Errno::EBUSY)
+            Err(Errno::EPERM)
         } else {
             Ok(())
         }

@@ -112,10 +112,19 @@ impl Ops for StackTraces {
 
     fn read(&self, key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), Errno> {
         let id = index(key).ok_or(Errno::EINVAL)?;
-        let traces = self.lock();
-        let frames = &traces.get(&id).ok_or(Errno::ENOENT)?.frames;
-        out.fill(0);
-        out.iter_mut().zip(frames).for_each(|(o, f)| *o = *f);
-        Ok(())
+        put(self.lock().get(&id), out)
     }
+
+    fn take(&self, key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), Errno> {
+        let id = index(key).ok_or(Errno::EINVAL)?;
+        put(self.lock().remove(&id).as_ref(), out)
+    }
+}
+
+/// Copies a trace out; zeros follow it.
+fn put(trace: Option<&Trace>, out: &mut [u8]) -> Result<(), Errno> {
+    let frames = &trace.ok_or(Errno::ENOENT)?.frames;
+    out.fill(0);
+    out.iter_mut().zip(frames).for_each(|(o, f)| *o = *f);
+    Ok(())
 }
