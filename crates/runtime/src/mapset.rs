@@ -188,7 +188,9 @@ pub fn set_program(map: &Map, slot: u32, program: Arc<dyn Local>, id: u32) -> Re
 
 /// The values of maps, as regions.
 pub(crate) fn value_regions(maps: &[Arc<Map>]) -> impl Iterator<Item = Strided> + '_ {
-    maps.iter().flat_map(|map| {
+    // Records of a ring are granted one by one: their headers are not the program's.
+    let ring = |map: &Map| matches!(map.map_type(), MapType::Ringbuf | MapType::UserRingbuf);
+    maps.iter().filter(move |map| !ring(map)).flat_map(|map| {
         let writable = map.params().flags & BPF_F_RDONLY_PROG == 0;
         map.value_regions().into_iter().map(move |r| Strided {
             base: r.base,

@@ -14,7 +14,10 @@ use std::sync::atomic::Ordering;
 use bpfkit_btf::Btf;
 use bpfkit_object::{Linker, Object, Target};
 use bpfkit_runtime::context::Input;
-use bpfkit_runtime::{Code, Engine, Executable, FixedHost, Interpreter, LoadErrorKind, LoadOptions, MapOptions, MapSet, Vm};
+use bpfkit_runtime::{
+    Code, Engine, Executable, FixedHost, Interpreter, LoadErrorKind, LoadOptions, MapOptions,
+    MapSet, Vm,
+};
 
 /// What the tags of a program say.
 #[derive(Default)]
@@ -34,7 +37,9 @@ fn spec(btf: &Btf, func: u32) -> Spec {
     let mut spec = Spec::default();
     let mut archs = Vec::new();
     for tag in btf.decl_tags(func) {
-        let Some(text) = tag.name().strip_prefix("comment:test_") else { continue };
+        let Some(text) = tag.name().strip_prefix("comment:test_") else {
+            continue;
+        };
         if let Some(value) = text.strip_prefix("retval=") {
             spec.any_value = value == "POINTER_VALUE" || value == "0xcafe4all";
             spec.retval = Some(match value {
@@ -51,7 +56,11 @@ fn spec(btf: &Btf, func: u32) -> Spec {
             archs.push(arch.to_owned());
         }
     }
-    let host = if cfg!(target_arch = "x86_64") { "X86_64" } else { "ARM64" };
+    let host = if cfg!(target_arch = "x86_64") {
+        "X86_64"
+    } else {
+        "ARM64"
+    };
     spec.other_arch = !archs.is_empty() && !archs.iter().any(|a| a == host);
     spec
 }
@@ -81,20 +90,26 @@ enum Verdict {
 
 fn run(object: &Object, target: &Target<'_>, program: usize, spec: &Spec) -> Verdict {
     let mut linker = Linker::new(object, target);
-    let maps = match MapSet::with_types(&linker.maps(), object.btf.as_deref(), &MapOptions::default()) {
+    let maps = match MapSet::with_types(
+        &linker.maps(),
+        object.btf.as_deref(),
+        &MapOptions::default(),
+    ) {
         Ok(maps) => maps,
         Err(e) => return Verdict::Differs(format!("maps: {e}")),
     };
     let mut load = |index: usize| -> Result<Arc<dyn Executable>, Verdict> {
-        let linked = linker.link(index).map_err(|e| Verdict::Differs(format!("link: {e}")))?;
-        Interpreter::default().load(Code::from(Arc::new(linked)), &maps, &LoadOptions::default()).map_err(|e| {
-            match e.kind {
-                LoadErrorKind::HelperUnavailable(_) | LoadErrorKind::Kfunc(_) | LoadErrorKind::Ksym(_) => {
-                    Verdict::Absent(e.to_string())
-                }
+        let linked = linker
+            .link(index)
+            .map_err(|e| Verdict::Differs(format!("link: {e}")))?;
+        Interpreter::default()
+            .load(Code::from(Arc::new(linked)), &maps, &LoadOptions::default())
+            .map_err(|e| match e.kind {
+                LoadErrorKind::HelperUnavailable(_)
+                | LoadErrorKind::Kfunc(_)
+                | LoadErrorKind::Ksym(_) => Verdict::Absent(e.to_string()),
                 _ => Verdict::Differs(format!("load: {e}")),
-            }
-        })
+            })
     };
     let exec = match load(program) {
         Ok(exec) => exec,
@@ -116,24 +131,32 @@ fn run(object: &Object, target: &Target<'_>, program: usize, spec: &Spec) -> Ver
     match outcome.fault {
         Some(fault) => Verdict::Differs(format!("fault: {fault}")),
         None if spec.any_value || spec.retval == Some(outcome.ret as i32) => Verdict::Same,
-        None => Verdict::Differs(format!("returns {}, not {}", outcome.ret as i32, spec.retval.unwrap_or(0))),
+        None => Verdict::Differs(format!(
+            "returns {}, not {}",
+            outcome.ret as i32,
+            spec.retval.unwrap_or(0)
+        )),
     }
 }
 
 /// What `prog_tests/verifier.c` puts into maps before it runs programs.
 fn initialize(maps: &MapSet) {
     for name in ["map_array_ro", "map_array_48b"] {
-        let Some(map) = maps.by_name(name) else { continue };
+        let Some(map) = maps.by_name(name) else {
+            continue;
+        };
         let mut value = vec![0; 48];
         value[..4].copy_from_slice(&28u32.to_ne_bytes());
         value[28..32].copy_from_slice(&0xabcd_ef12u32.to_ne_bytes());
-        map.write(&0u32.to_ne_bytes(), &value, 0).expect("the map takes the test value");
+        map.write(&0u32.to_ne_bytes(), &value, 0)
+            .expect("the map takes the test value");
     }
 }
 
 fn corpus() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let path = std::env::var_os("BPFKIT_SELFTESTS").map_or(root.join("target/kernel-selftests"), PathBuf::from);
+    let path = std::env::var_os("BPFKIT_SELFTESTS")
+        .map_or(root.join("target/kernel-selftests"), PathBuf::from);
     path.is_dir().then_some(path)
 }
 
@@ -161,39 +184,64 @@ fn selftests_return_what_the_kernel_returns() {
         return;
     };
     let kernel = Btf::parse(&kernel).expect("the kernel's BTF parses");
-    let target = Target { kernel_btf: Some(&kernel), ..Target::default() };
+    let target = Target {
+        kernel_btf: Some(&kernel),
+        ..Target::default()
+    };
     let known = known();
     let mut files: Vec<_> = std::fs::read_dir(&corpus)
         .expect("the corpus can be listed")
         .map(|e| e.expect("the corpus can be listed").path())
-        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("verifier_")))
+        .filter(|p| {
+            p.file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with("verifier_"))
+        })
         .filter(|p| p.to_string_lossy().ends_with(".bpf.o"))
         .collect();
     files.sort();
     let (mut same, mut absent, mut differ) = (0, 0, 0);
     let mut surprises = Vec::new();
     for path in files {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let bytes = std::fs::read(&path).expect("the object can be read");
-        let Ok(object) = Object::open(&name, &bytes) else { continue };
-        let Some(btf) = object.btf.clone() else { continue };
+        let Ok(object) = Object::open(&name, &bytes) else {
+            continue;
+        };
+        let Some(btf) = object.btf.clone() else {
+            continue;
+        };
         for (index, decl) in object.programs.iter().enumerate() {
-            let Some(func) = btf.by_name(&decl.name, bpfkit_btf::Kind::Func) else { continue };
+            let Some(func) = btf.by_name(&decl.name, bpfkit_btf::Kind::Func) else {
+                continue;
+            };
             let spec = spec(&btf, func.id());
             if spec.retval.is_none() || spec.failure || spec.other_arch {
                 continue;
             }
             let own = spec.btf_path.as_ref().map(|path| {
                 let bytes = std::fs::read(corpus.join(path)).expect("the BTF object can be read");
-                Object::open(path, &bytes).expect("the BTF object opens").btf.expect("it has BTF")
+                Object::open(path, &bytes)
+                    .expect("the BTF object opens")
+                    .btf
+                    .expect("it has BTF")
             });
-            let target = Target { kernel_btf: own.as_deref().or(Some(&kernel)), ..target.clone() };
+            let target = Target {
+                kernel_btf: own.as_deref().or(Some(&kernel)),
+                ..target.clone()
+            };
             let listed = known.get(&(name.clone(), decl.name.clone()));
             match run(&object, &target, index, &spec) {
                 Verdict::Same => {
                     same += 1;
                     if let Some(reason) = listed {
-                        surprises.push(format!("{name} {} agrees now; the list says: {reason}", decl.name));
+                        surprises.push(format!(
+                            "{name} {} agrees now; the list says: {reason}",
+                            decl.name
+                        ));
                     }
                 }
                 Verdict::Absent(why) => {
@@ -212,7 +260,14 @@ fn selftests_return_what_the_kernel_returns() {
         }
     }
     let share = f64::from(same) * 100.0 / f64::from((same + differ).max(1));
-    println!("{same} give the kernel's value, {differ} do not, {absent} call what cannot exist here ({share:.1} %)");
-    assert!(surprises.is_empty(), "{} unexpected:\n{}", surprises.len(), surprises.join("\n"));
+    println!(
+        "{same} give the kernel's value, {differ} do not, {absent} call what cannot exist here ({share:.1} %)"
+    );
+    assert!(
+        surprises.is_empty(),
+        "{} unexpected:\n{}",
+        surprises.len(),
+        surprises.join("\n")
+    );
     assert!(share >= 95.0, "only {share:.1} %");
 }

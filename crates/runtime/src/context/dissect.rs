@@ -6,7 +6,11 @@ pub(crate) fn ethernet_protocol(packet: &[u8]) -> u16 {
     const FIRST_TYPE: u16 = 0x0600;
     const ETH_P_802_3: u16 = 0x0001;
     const ETH_P_802_2: u16 = 0x0004;
-    let word = |at: usize| packet.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
+    let word = |at: usize| {
+        packet
+            .get(at..at + 2)
+            .map(|b| u16::from_be_bytes([b[0], b[1]]))
+    };
     match word(12) {
         Some(protocol) if protocol >= FIRST_TYPE => protocol,
         _ if word(14) == Some(0xffff) => ETH_P_802_3,
@@ -45,7 +49,14 @@ pub(crate) fn flow_words(protocol: u16, mut ip: &[u8]) -> [u32; 10] {
             put(4, &ip[16..20]);
             let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
             let header = usize::from(ip[0] & 15) * 4;
-            (ip[9], if fragment { None } else { ip.get(header.max(20)..) })
+            (
+                ip[9],
+                if fragment {
+                    None
+                } else {
+                    ip.get(header.max(20)..)
+                },
+            )
         }
         0x86dd if ip.len() >= 40 => {
             put(0, &ip[8..24]);

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::io;
+use std::ops::Range;
 
 use bpfkit_maps::Errno;
 use bpfkit_spec::ProgType;
@@ -83,8 +84,8 @@ const SOCK_AT: usize = 0;
 const FLOW_KEYS_AT: usize = 128;
 const CTX_AT: usize = 512;
 /// Room before and after a socket buffer's bytes, for helpers that push headers or grow it.
-const SKB_HEADROOM: usize = 16384;
-const SKB_TAILROOM: usize = 17408;
+pub(super) const SKB_HEADROOM: usize = 16384;
+pub(super) const SKB_TAILROOM: usize = 17408;
 /// Largest argument array of a tracing program (`MAX_BPF_FUNC_ARGS`).
 const MAX_FUNC_ARGS: usize = 12;
 
@@ -109,6 +110,8 @@ pub(crate) enum Shape {
     Skb { l2: bool, direct: bool },
     /// `struct __sk_buff` with `data`, `data_end` and `flow_keys` only.
     Flow,
+    /// `struct sk_msg_md`: bytes of a message, of any length.
+    Message,
 }
 
 impl Shape {
@@ -116,12 +119,22 @@ impl Shape {
         use ProgType as T;
         match prog_type {
             T::Xdp => Self::Xdp,
-            T::SchedCls | T::SchedAct => Self::Skb { l2: true, direct: true },
+            T::SchedCls | T::SchedAct => Self::Skb {
+                l2: true,
+                direct: true,
+            },
             T::LwtIn | T::LwtOut | T::LwtXmit | T::LwtSeg6local | T::CgroupSkb | T::SkSkb => {
-                Self::Skb { l2: false, direct: true }
+                Self::Skb {
+                    l2: false,
+                    direct: true,
+                }
             }
-            T::SocketFilter => Self::Skb { l2: false, direct: false },
+            T::SocketFilter => Self::Skb {
+                l2: false,
+                direct: false,
+            },
             T::FlowDissector => Self::Flow,
+            T::SkMsg => Self::Message,
             _ => Self::None,
         }
     }
@@ -146,6 +159,8 @@ pub struct Input {
     pub(crate) end: usize,
     pub(crate) frags: SmallVec<[Fragment; MAX_FRAGS]>,
     pub(crate) skb: SkbState,
+    /// The whole message, in the pages.
+    pub(super) message: Range<usize>,
     pub(crate) call: TracedCall,
     pub(crate) sysctl: Sysctl,
     blocks: Vec<Block>,
@@ -214,19 +229,39 @@ impl Input {
             _ => usize::from(u16::MAX),
         });
         if bytes.iter().skip(max).any(|&b| b != 0) {
-            return Err(InputError::ContextSize { prog_type, given: bytes.len(), max });
+            return Err(InputError::ContextSize {
+                prog_type,
+                given: bytes.len(),
+                max,
+            });
         }
         let bytes = &bytes[..bytes.len().min(max)];
         if prog_type == T::SkLookup {
             let word = |at: usize| bytes.get(at..at + 4).map_or(0, read_u32);
-            for (at, end) in [(sk_lookup::SK, sk_lookup::FAMILY), (sk_lookup::LOCAL_PORT + 2, sk_lookup::LOCAL_PORT + 4)] {
-                if bytes.get(at..end).is_some_and(|b| b.iter().any(|&b| b != 0)) {
-                    return Err(InputError::Field { prog_type, at, end, must: "be zero" });
+            for (at, end) in [
+                (sk_lookup::SK, sk_lookup::FAMILY),
+                (sk_lookup::LOCAL_PORT + 2, sk_lookup::LOCAL_PORT + 4),
+            ] {
+                if bytes
+                    .get(at..end)
+                    .is_some_and(|b| b.iter().any(|&b| b != 0))
+                {
+                    return Err(InputError::Field {
+                        prog_type,
+                        at,
+                        end,
+                        must: "be zero",
+                    });
                 }
             }
             if ![2, 10].contains(&word(sk_lookup::FAMILY)) {
                 let (at, end) = (sk_lookup::FAMILY, sk_lookup::FAMILY + 4);
-                return Err(InputError::Field { prog_type, at, end, must: "be AF_INET (2) or AF_INET6 (10)" });
+                return Err(InputError::Field {
+                    prog_type,
+                    at,
+                    end,
+                    must: "be AF_INET (2) or AF_INET6 (10)",
+                });
             }
         }
         let mut input = Self::bare(prog_type, Shape::None, known.unwrap_or(bytes.len()), 0)?;
@@ -254,7 +289,12 @@ impl Input {
         Self::context(prog_type, &[0; 512][..len.min(512)])
     }
 
-    fn bare(prog_type: ProgType, shape: Shape, ctx_len: usize, packet: usize) -> Result<Self, InputError> {
+    fn bare(
+        prog_type: ProgType,
+        shape: Shape,
+        ctx_len: usize,
+        packet: usize,
+    ) -> Result<Self, InputError> {
         let head = (CTX_AT + ctx_len).next_multiple_of(FRAME);
         let room = Self::room(shape, packet);
         Ok(Self {
@@ -269,6 +309,7 @@ impl Input {
             end: head,
             frags: SmallVec::new(),
             skb: SkbState::default(),
+            message: 0..0,
             call: TracedCall::default(),
             sysctl: Sysctl::default(),
             blocks: Vec::new(),
@@ -280,7 +321,9 @@ impl Input {
         match shape {
             Shape::None => 0,
             Shape::Xdp => FRAME * (1 + MAX_FRAGS),
-            Shape::Skb { .. } | Shape::Flow => SKB_HEADROOM + len.max(1 << 16) + SKB_TAILROOM,
+            Shape::Skb { .. } | Shape::Flow | Shape::Message => {
+                SKB_HEADROOM + len.max(1 << 16) + SKB_TAILROOM
+            }
         }
     }
 
@@ -301,11 +344,18 @@ impl Input {
             _ => self.ctx_len,
         };
         if bytes.iter().skip(max).any(|&b| b != 0) {
-            return Err(InputError::ContextSize { prog_type: self.prog_type, given: bytes.len(), max });
+            return Err(InputError::ContextSize {
+                prog_type: self.prog_type,
+                given: bytes.len(),
+                max,
+            });
         }
         let free: &[(usize, usize)] = match self.shape {
-            Shape::None => &[(0, usize::MAX)],
-            Shape::Xdp => &[(xdp_md::DATA, 8), (xdp_md::INGRESS_IFINDEX, xdp_md::EGRESS_IFINDEX)],
+            Shape::None | Shape::Message => &[(0, usize::MAX)],
+            Shape::Xdp => &[
+                (xdp_md::DATA, 8),
+                (xdp_md::INGRESS_IFINDEX, xdp_md::EGRESS_IFINDEX),
+            ],
             Shape::Skb { .. } => &[
                 (sk_buff::MARK, sk_buff::MARK + 4),
                 (sk_buff::PRIORITY, sk_buff::TC_INDEX),
@@ -320,7 +370,12 @@ impl Input {
         for (at, &byte) in bytes.iter().enumerate() {
             if byte != 0 && !free.iter().any(|&(from, to)| (from..to).contains(&at)) {
                 let (at, end) = (at & !3, (at & !3) + 4);
-                return Err(InputError::Field { prog_type: self.prog_type, at, end, must: "be zero" });
+                return Err(InputError::Field {
+                    prog_type: self.prog_type,
+                    at,
+                    end,
+                    must: "be zero",
+                });
             }
         }
         let previous = std::mem::replace(&mut self.given, bytes.to_vec());
@@ -347,7 +402,7 @@ impl Input {
     /// # Errors
     /// When shorter than an Ethernet header, too long for XDP, or not fitting the given context.
     pub fn set_packet(&mut self, packet: &[u8]) -> Result<(), InputError> {
-        if packet.len() < ETH_HLEN {
+        if packet.len() < ETH_HLEN && self.shape != Shape::Message {
             return Err(InputError::TooShort(packet.len()));
         }
         match self.shape {
@@ -355,11 +410,17 @@ impl Input {
             Shape::Xdp => self.set_xdp(packet),
             Shape::Skb { l2, direct } => self.set_skb(packet, l2, direct),
             Shape::Flow => self.set_flow(packet),
+            Shape::Message => self.set_message(packet),
         }
     }
 
     fn set_xdp(&mut self, packet: &[u8]) -> Result<(), InputError> {
-        let field = |at: usize, must| InputError::Field { prog_type: ProgType::Xdp, at, end: at + 4, must };
+        let field = |at: usize, must| InputError::Field {
+            prog_type: ProgType::Xdp,
+            at,
+            end: at + 4,
+            must,
+        };
         let mut meta_len = 0;
         let mut ifindex = 1;
         let mut queue = 0;
@@ -369,11 +430,19 @@ impl Input {
                 return Err(field(xdp_md::DATA_END, "be the number of packet bytes"));
             }
             if meta_len > packet.len() || meta_len > 255 || meta_len % 4 != 0 {
-                return Err(field(xdp_md::DATA, "be a multiple of 4, at most 255 and the number of packet bytes"));
+                return Err(field(
+                    xdp_md::DATA,
+                    "be a multiple of 4, at most 255 and the number of packet bytes",
+                ));
             }
             queue = self.given(xdp_md::RX_QUEUE_INDEX);
             match self.given(xdp_md::INGRESS_IFINDEX) {
-                0 if queue != 0 => return Err(field(xdp_md::RX_QUEUE_INDEX, "be zero without an ingress_ifindex")),
+                0 if queue != 0 => {
+                    return Err(field(
+                        xdp_md::RX_QUEUE_INDEX,
+                        "be zero without an ingress_ifindex",
+                    ));
+                }
                 0 => {}
                 index => ifindex = index,
             }
@@ -390,7 +459,10 @@ impl Input {
         for (i, piece) in rest.chunks(FRAME).enumerate() {
             let at = self.head + FRAME * (i + 1);
             bytes[at..at + piece.len()].copy_from_slice(piece);
-            self.frags.push(Fragment { at, len: piece.len() });
+            self.frags.push(Fragment {
+                at,
+                len: piece.len(),
+            });
         }
         self.meta = start;
         self.data = start + meta_len;
@@ -431,7 +503,9 @@ impl Input {
             (sk_buff::REMOTE_IP6, sock::DST_IP6, 4),
             (sk_buff::LOCAL_IP6, sock::SRC_IP6, 4),
         ] {
-            self.pages.bytes_mut().copy_within(SOCK_AT + from..SOCK_AT + from + 4 * words, CTX_AT + field);
+            self.pages
+                .bytes_mut()
+                .copy_within(SOCK_AT + from..SOCK_AT + from + 4 * words, CTX_AT + field);
         }
         self.take_given(len)?;
         self.sync();
@@ -447,10 +521,18 @@ impl Input {
             return Ok(());
         }
         let prog_type = self.prog_type;
-        let field = |at: usize, must| InputError::Field { prog_type, at, end: at + 4, must };
+        let field = |at: usize, must| InputError::Field {
+            prog_type,
+            at,
+            end: at + 4,
+            must,
+        };
         let wire_len = self.given(sk_buff::WIRE_LEN) as usize;
         if wire_len != 0 && (wire_len < len || wire_len > GSO_MAX_SIZE) {
-            return Err(field(sk_buff::WIRE_LEN, "be 0 or between the packet's length and 65536"));
+            return Err(field(
+                sk_buff::WIRE_LEN,
+                "be 0 or between the packet's length and 65536",
+            ));
         }
         if self.given(sk_buff::GSO_SEGS) > GSO_MAX_SEGS {
             return Err(field(sk_buff::GSO_SEGS, "be at most 65535"));
@@ -478,7 +560,10 @@ impl Input {
             let value = self.given(sk_buff::IFINDEX);
             self.set_ctx_u32(sk_buff::IFINDEX, value);
         }
-        self.set_ctx_u32(sk_buff::WIRE_LEN, if wire_len == 0 { len } else { wire_len } as u32);
+        self.set_ctx_u32(
+            sk_buff::WIRE_LEN,
+            if wire_len == 0 { len } else { wire_len } as u32,
+        );
         Ok(())
     }
 
@@ -519,8 +604,10 @@ impl Input {
         let flags = self.given(flow_keys::FLAGS);
         let keys = &mut self.pages.bytes_mut()[FLOW_KEYS_AT..FLOW_KEYS_AT + flow_keys::SIZE];
         keys.fill(0);
-        keys[flow_keys::NHOFF..flow_keys::NHOFF + 2].copy_from_slice(&(ETH_HLEN as u16).to_ne_bytes());
-        keys[flow_keys::THOFF..flow_keys::THOFF + 2].copy_from_slice(&(ETH_HLEN as u16).to_ne_bytes());
+        keys[flow_keys::NHOFF..flow_keys::NHOFF + 2]
+            .copy_from_slice(&(ETH_HLEN as u16).to_ne_bytes());
+        keys[flow_keys::THOFF..flow_keys::THOFF + 2]
+            .copy_from_slice(&(ETH_HLEN as u16).to_ne_bytes());
         keys[flow_keys::N_PROTO..flow_keys::N_PROTO + 2].copy_from_slice(&packet[12..14]);
         keys[flow_keys::FLAGS..flow_keys::FLAGS + 4].copy_from_slice(&flags.to_ne_bytes());
         self.ctx_mut().fill(0);
@@ -531,7 +618,7 @@ impl Input {
     }
 
     /// Makes room for a longer packet than any before.
-    fn reserve(&mut self, len: usize) -> Result<(), InputError> {
+    pub(super) fn reserve(&mut self, len: usize) -> Result<(), InputError> {
         let needed = self.head + Self::room(self.shape, len);
         if needed > self.pages.len() {
             self.pages = LowMem::new(needed)?;
@@ -548,13 +635,20 @@ impl Input {
         let mut memory = LowMem::new(bytes.len())?;
         memory.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         let address = u64::from(memory.address());
-        self.blocks.push(Block { memory, len: bytes.len(), writable });
+        self.blocks.push(Block {
+            memory,
+            len: bytes.len(),
+            writable,
+        });
         Ok(address)
     }
 
     /// The bytes of memory that [`Input::add_memory`] added at that address.
     pub fn memory(&self, address: u64) -> Option<&[u8]> {
-        let block = self.blocks.iter().find(|b| u64::from(b.memory.address()) == address)?;
+        let block = self
+            .blocks
+            .iter()
+            .find(|b| u64::from(b.memory.address()) == address)?;
         Some(&block.memory.bytes()[..block.len])
     }
 
@@ -604,14 +698,22 @@ impl Input {
         if self.shape == Shape::None {
             return;
         }
-        let first = Fragment { at: self.meta, len: self.end - self.meta };
+        let first = Fragment {
+            at: self.meta,
+            len: self.end - self.meta,
+        };
         for piece in std::iter::once(&first).chain(&self.frags) {
             memory.grant(self.region(RegionKind::Packet, piece.at, piece.len, true));
         }
     }
 
     fn region(&self, kind: RegionKind, at: usize, len: usize, writable: bool) -> Region {
-        Region { start: u64::from(self.pages.address()) + at as u64, len: len as u64, writable, kind }
+        Region {
+            start: u64::from(self.pages.address()) + at as u64,
+            len: len as u64,
+            writable,
+            kind,
+        }
     }
 
     /// Packet bytes as a receiver would get them: from the Ethernet header, without the
@@ -620,6 +722,7 @@ impl Input {
         let bytes = self.pages.bytes();
         let start = match self.shape {
             Shape::None => return,
+            Shape::Message => return out.extend_from_slice(&bytes[self.message.clone()]),
             Shape::Skb { l2: false, .. } if self.skb.mac < self.data => self.skb.mac,
             _ => self.data,
         };
@@ -636,6 +739,7 @@ impl Input {
         let bytes = self.pages.bytes();
         match self.shape {
             Shape::None => {}
+            Shape::Message => out.extend_from_slice(&bytes[self.message.clone()]),
             Shape::Xdp => {
                 out.extend_from_slice(&bytes[self.meta..self.end]);
                 for f in &self.frags {
@@ -665,13 +769,15 @@ impl Input {
     /// What `BPF_PROG_TEST_RUN` returns as `ctx_out`, appended to `out`.
     pub fn copy_ctx_out(&self, out: &mut Vec<u8>) {
         match self.shape {
-            Shape::None => out.extend_from_slice(self.ctx()),
+            Shape::None | Shape::Message => out.extend_from_slice(self.ctx()),
             Shape::Xdp => {
                 let start = out.len();
                 out.extend_from_slice(self.ctx());
                 let data = (self.data - self.meta) as u32;
                 let end = (self.end - self.meta) as u32;
-                let mut put = |at: usize, v: u32| out[start + at..start + at + 4].copy_from_slice(&v.to_ne_bytes());
+                let mut put = |at: usize, v: u32| {
+                    out[start + at..start + at + 4].copy_from_slice(&v.to_ne_bytes())
+                };
                 put(xdp_md::DATA, data);
                 put(xdp_md::DATA_END, end);
                 put(xdp_md::DATA_META, 0);
@@ -700,6 +806,15 @@ impl Input {
         self.end - self.data + self.frags.iter().map(|f| f.len).sum::<usize>()
     }
 
+    /// Starts a context from what the host gave.
+    pub(super) fn start_context(&mut self) {
+        let given = std::mem::take(&mut self.given);
+        let ctx = self.ctx_mut();
+        ctx.fill(0);
+        ctx[..given.len()].copy_from_slice(&given);
+        self.given = given;
+    }
+
     fn given(&self, field: usize) -> u32 {
         self.given.get(field..field + 4).map_or(0, read_u32)
     }
@@ -714,7 +829,7 @@ impl Input {
         }
     }
 
-    fn set_ctx_u64(&mut self, field: usize, value: u64) {
+    pub(super) fn set_ctx_u64(&mut self, field: usize, value: u64) {
         if let Some(bytes) = self.ctx_mut().get_mut(field..field + 8) {
             bytes.copy_from_slice(&value.to_ne_bytes());
         }
@@ -726,15 +841,24 @@ impl Input {
         let addr = |at: usize| base.wrapping_add(at as u32);
         let (meta, data, end) = (addr(self.meta), addr(self.data), addr(self.end));
         let fields: &[(usize, u32)] = match self.shape {
-            Shape::None => &[],
-            Shape::Xdp => &[(xdp_md::DATA, data), (xdp_md::DATA_END, end), (xdp_md::DATA_META, meta)],
+            // A message's fields are wider, and written as it changes.
+            Shape::None | Shape::Message => &[],
+            Shape::Xdp => &[
+                (xdp_md::DATA, data),
+                (xdp_md::DATA_END, end),
+                (xdp_md::DATA_META, meta),
+            ],
             Shape::Skb { direct, .. } => {
                 let len = (self.end - self.data) as u32;
                 self.set_ctx_u32(sk_buff::LEN, len);
                 if !direct {
                     return;
                 }
-                &[(sk_buff::DATA, data), (sk_buff::DATA_END, end), (sk_buff::DATA_META, meta)]
+                &[
+                    (sk_buff::DATA, data),
+                    (sk_buff::DATA_END, end),
+                    (sk_buff::DATA_META, meta),
+                ]
             }
             Shape::Flow => &[(sk_buff::DATA, data), (sk_buff::DATA_END, end)],
         };

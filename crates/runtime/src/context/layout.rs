@@ -91,6 +91,17 @@ pub mod sk_lookup {
     pub const SIZE: usize = 72;
 }
 
+/// `struct sk_msg_md`.
+#[allow(missing_docs)]
+pub mod sk_msg {
+    pub const DATA: usize = 0;
+    pub const DATA_END: usize = 8;
+    /// The field `size`.
+    pub const SIZE_FIELD: usize = 68;
+    pub const SK: usize = 72;
+    pub const SIZE: usize = 80;
+}
+
 /// Size of the context structure of a program type; `None` where the caller decides.
 pub fn context_size(prog_type: bpfkit_spec::ProgType) -> Option<usize> {
     use bpfkit_spec::ProgType as T;
@@ -112,7 +123,7 @@ pub fn context_size(prog_type: bpfkit_spec::ProgType) -> Option<usize> {
         T::CgroupSockopt => 40,
         T::CgroupSockAddr => 72,
         T::SockOps => 224,
-        T::SkMsg => 80,
+        T::SkMsg => sk_msg::SIZE,
         T::SkReuseport => 56,
         T::SkLookup => sk_lookup::SIZE,
         T::Netfilter => 16,

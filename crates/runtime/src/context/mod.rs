@@ -8,6 +8,7 @@
 mod dissect;
 mod input;
 pub mod layout;
+mod msg;
 mod skb;
 mod vlan;
 mod xdp;

@@ -64,7 +64,11 @@ pub(crate) struct TunnelKey {
 
 impl SkbState {
     pub fn new(mac: usize, network: usize, _direct: bool) -> Self {
-        Self { mac, network, ..Self::default() }
+        Self {
+            mac,
+            network,
+            ..Self::default()
+        }
     }
 }
 
@@ -98,12 +102,17 @@ impl Input {
     /// Bytes `offset .. offset + len` of the packet, in the pages.
     fn range(&self, offset: u64, len: u64) -> Option<std::ops::Range<usize>> {
         let end = offset.checked_add(len)?;
-        (end <= self.skb_len() as u64).then(|| self.data + offset as usize..self.data + end as usize)
+        (end <= self.skb_len() as u64)
+            .then(|| self.data + offset as usize..self.data + end as usize)
     }
 
     /// `skb_ensure_writable`: the first `len` bytes must exist. All of ours are linear and our own.
     pub(crate) fn skb_pull(&self, len: u64) -> Result<(), Errno> {
-        if len > self.skb_len() as u64 { Err(Errno::ENOMEM) } else { Ok(()) }
+        if len > self.skb_len() as u64 {
+            Err(Errno::ENOMEM)
+        } else {
+            Ok(())
+        }
     }
 
     /// Packet bytes at `offset`, `EFAULT` when the packet is shorter.
@@ -111,16 +120,24 @@ impl Input {
         if offset > i32::MAX as u64 {
             return Err(Errno::EFAULT);
         }
-        self.range(offset, len).map(|r| &self.pages.bytes()[r]).ok_or(Errno::EFAULT)
+        self.range(offset, len)
+            .map(|r| &self.pages.bytes()[r])
+            .ok_or(Errno::EFAULT)
     }
 
     /// Address of packet bytes, if the packet has them.
     pub(crate) fn skb_pointer(&self, offset: u64, len: u64) -> Option<u64> {
-        self.range(offset, len).map(|r| u64::from(self.pages.address()) + r.start as u64)
+        self.range(offset, len)
+            .map(|r| u64::from(self.pages.address()) + r.start as u64)
     }
 
     /// Packet bytes counted from a header, which may lie in front of `data`.
-    pub(crate) fn skb_bytes_from(&self, start: HeaderStart, offset: u64, len: u64) -> Result<&[u8], Errno> {
+    pub(crate) fn skb_bytes_from(
+        &self,
+        start: HeaderStart,
+        offset: u64,
+        len: u64,
+    ) -> Result<&[u8], Errno> {
         if offset > 0xffff {
             return Err(Errno::EFAULT);
         }
@@ -129,12 +146,25 @@ impl Input {
             HeaderStart::Network => self.skb.network,
         };
         let from = header + offset as usize;
-        let to = usize::try_from(len).ok().and_then(|len| from.checked_add(len)).ok_or(Errno::EFAULT)?;
-        if to <= self.end { Ok(&self.pages.bytes()[from..to]) } else { Err(Errno::EFAULT) }
+        let to = usize::try_from(len)
+            .ok()
+            .and_then(|len| from.checked_add(len))
+            .ok_or(Errno::EFAULT)?;
+        if to <= self.end {
+            Ok(&self.pages.bytes()[from..to])
+        } else {
+            Err(Errno::EFAULT)
+        }
     }
 
     /// `bpf_skb_store_bytes`.
-    pub(crate) fn skb_store(&mut self, offset: u64, from: &[u8], recompute: bool, clear_hash: bool) -> Result<(), Errno> {
+    pub(crate) fn skb_store(
+        &mut self,
+        offset: u64,
+        from: &[u8],
+        recompute: bool,
+        clear_hash: bool,
+    ) -> Result<(), Errno> {
         if offset > i32::MAX as u64 {
             return Err(Errno::EFAULT);
         }
@@ -143,7 +173,13 @@ impl Input {
             let old = checksum::partial(&self.pages.bytes()[range.clone()], 0);
             let new = checksum::partial(from, 0);
             // Bytes at an odd place count in the other half of their words.
-            let at = |sum: u32| if offset & 1 == 1 { sum.rotate_right(8) } else { sum };
+            let at = |sum: u32| {
+                if offset & 1 == 1 {
+                    sum.rotate_right(8)
+                } else {
+                    sum
+                }
+            };
             let sum = checksum::add(checksum::sub(sum, at(old)), at(new));
             self.skb.checksum = Checksum::Complete(sum);
         }
@@ -191,7 +227,13 @@ impl Input {
     }
 
     /// `bpf_l3_csum_replace`; `size` is 0, 2 or 4.
-    pub(crate) fn l3_csum_replace(&mut self, offset: u64, from: u64, to: u64, size: u64) -> Result<(), Errno> {
+    pub(crate) fn l3_csum_replace(
+        &mut self,
+        offset: u64,
+        from: u64,
+        to: u64,
+        size: u64,
+    ) -> Result<(), Errno> {
         let (at, check) = self.checksum_field(offset)?;
         let check = match size {
             0 if from != 0 => return Err(Errno::EINVAL),
@@ -205,7 +247,13 @@ impl Input {
     }
 
     /// `bpf_l4_csum_replace` with its flags.
-    pub(crate) fn l4_csum_replace(&mut self, offset: u64, from: u64, to: u64, flags: u64) -> Result<(), Errno> {
+    pub(crate) fn l4_csum_replace(
+        &mut self,
+        offset: u64,
+        from: u64,
+        to: u64,
+        flags: u64,
+    ) -> Result<(), Errno> {
         const FIELD_MASK: u64 = 0xf;
         const PSEUDO_HDR: u64 = 1 << 4;
         const MARK_MANGLED_0: u64 = 1 << 5;
@@ -231,11 +279,19 @@ impl Input {
             0 if from != 0 => return Err(Errno::EINVAL),
             0 => {
                 let to = to as u32;
-                let sum = complete.filter(|_| flags & IPV6 == 0).map(|sum| !checksum::sub(to, sum));
+                let sum = complete
+                    .filter(|_| flags & IPV6 == 0)
+                    .map(|sum| !checksum::sub(to, sum));
                 (checksum::replace_by_diff(check, to), sum)
             }
             2 | 4 => {
-                let cut = |v: u64| if size == 2 { u32::from(v as u16) } else { v as u32 };
+                let cut = |v: u64| {
+                    if size == 2 {
+                        u32::from(v as u16)
+                    } else {
+                        v as u32
+                    }
+                };
                 let (from, to) = (cut(from), cut(to));
                 let sum = complete.map(|sum| !checksum::add(checksum::sub(!sum, from), to));
                 (checksum::replace4(check, from, to), sum)
@@ -245,13 +301,22 @@ impl Input {
         if let Some(sum) = sum {
             self.skb.checksum = Checksum::Complete(sum);
         }
-        self.put_checksum(at, if mangled && check == 0 { MANGLED_0 } else { check });
+        self.put_checksum(
+            at,
+            if mangled && check == 0 {
+                MANGLED_0
+            } else {
+                check
+            },
+        );
         Ok(())
     }
 
     /// `bpf_csum_update`: the new sum, where one is kept.
     pub(crate) fn csum_update(&mut self, add: u32) -> Result<u32, Errno> {
-        let Checksum::Complete(sum) = self.skb.checksum else { return Err(Errno::ENOTSUPP) };
+        let Checksum::Complete(sum) = self.skb.checksum else {
+            return Err(Errno::ENOTSUPP);
+        };
         let sum = checksum::add(sum, add);
         self.skb.checksum = Checksum::Complete(sum);
         Ok(sum)
@@ -290,7 +355,11 @@ impl Input {
 
     /// Opens `len` zero bytes at `offset`, moving what is in front to the left.
     pub(crate) fn open_gap(&mut self, offset: usize, len: usize) -> Result<(), Errno> {
-        let data = self.data.checked_sub(len).filter(|&d| d >= self.head).ok_or(Errno::ENOMEM)?;
+        let data = self
+            .data
+            .checked_sub(len)
+            .filter(|&d| d >= self.head)
+            .ok_or(Errno::ENOMEM)?;
         if offset > self.skb_len() {
             return Err(Errno::ENOMEM);
         }
@@ -371,7 +440,12 @@ impl Input {
 
     /// `bpf_skb_adjust_room`: `delta` bytes more or fewer behind the network header
     /// (mode 0) or in front of it (mode 1).
-    pub(crate) fn skb_adjust_room(&mut self, delta: i32, mode: u64, flags: u64) -> Result<(), Errno> {
+    pub(crate) fn skb_adjust_room(
+        &mut self,
+        delta: i32,
+        mode: u64,
+        flags: u64,
+    ) -> Result<(), Errno> {
         let result = self.adjust_room(delta, mode, flags);
         self.sync();
         result
@@ -415,7 +489,11 @@ impl Input {
         if too_short || too_long {
             return Err(Errno::ENOTSUPP);
         }
-        if shrink { self.shrink_room(offset, by, flags) } else { self.grow_room(offset, by, flags) }?;
+        if shrink {
+            self.shrink_room(offset, by, flags)
+        } else {
+            self.grow_room(offset, by, flags)
+        }?;
         if flags & NO_CSUM_RESET == 0 {
             self.reset_unnecessary();
         }
@@ -480,7 +558,12 @@ impl Input {
     }
 
     /// `bpf_skb_adjust_room` of stream parsers: bytes more or fewer at the front.
-    pub(crate) fn sk_skb_adjust_room(&mut self, delta: i32, mode: u64, flags: u64) -> Result<(), Errno> {
+    pub(crate) fn sk_skb_adjust_room(
+        &mut self,
+        delta: i32,
+        mode: u64,
+        flags: u64,
+    ) -> Result<(), Errno> {
         if flags != 0 || mode != 0 {
             return Err(Errno::EINVAL);
         }
@@ -488,14 +571,22 @@ impl Input {
         if by > 0xfff {
             return Err(Errno::EFAULT);
         }
-        let result = if delta >= 0 { self.open_gap(0, by) } else { self.close_gap(0, by) };
+        let result = if delta >= 0 {
+            self.open_gap(0, by)
+        } else {
+            self.close_gap(0, by)
+        };
         self.sync();
         result
     }
 
     /// `bpf_skb_change_tail`: cuts the packet, or lengthens it with zeros.
     pub(crate) fn skb_change_tail(&mut self, new_len: u64, flags: u64) -> Result<(), Errno> {
-        let headers = self.skb.transport.unwrap_or(self.skb.network).saturating_sub(self.data);
+        let headers = self
+            .skb
+            .transport
+            .unwrap_or(self.skb.network)
+            .saturating_sub(self.data);
         let network = self.skb.network.saturating_sub(self.data);
         let min = if headers > 0 { headers } else { network } as u64;
         let result = if flags != 0 || new_len > MAX_LEN as u64 || new_len < min {
@@ -518,7 +609,11 @@ impl Input {
             self.pages.bytes_mut()[old..end].fill(0);
         } else if let Checksum::Complete(sum) = self.skb.checksum {
             let cut = checksum::partial(&self.pages.bytes()[end..old], 0);
-            let cut = if len & 1 == 1 { cut.rotate_right(8) } else { cut };
+            let cut = if len & 1 == 1 {
+                cut.rotate_right(8)
+            } else {
+                cut
+            };
             self.skb.checksum = Checksum::Complete(checksum::sub(sum, cut));
         }
         self.end = end;
@@ -579,7 +674,11 @@ impl Input {
         }
         let v6 = self.protocol() == ETH_P_IPV6;
         let header = &mut self.pages.bytes_mut()[at..at + needed];
-        let ecn = if v6 { header[1] >> 4 & CE } else { header[1] & CE };
+        let ecn = if v6 {
+            header[1] >> 4 & CE
+        } else {
+            header[1] & CE
+        };
         if ecn == 0 || ecn == CE {
             return ecn == CE;
         }
@@ -589,7 +688,11 @@ impl Input {
             let word = |h: &[u8]| u16::from_ne_bytes([h[0], h[1]]);
             let old = word(header);
             header[1] |= CE;
-            let check = checksum::replace2(u16::from_ne_bytes([header[10], header[11]]), old, word(header));
+            let check = checksum::replace2(
+                u16::from_ne_bytes([header[10], header[11]]),
+                old,
+                word(header),
+            );
             header[10..12].copy_from_slice(&check.to_ne_bytes());
         }
         true
@@ -617,5 +720,6 @@ mod room {
     pub const ENCAP_L2_SHIFT: u32 = 56;
     pub const ENCAP_L2: u64 = 0xff << ENCAP_L2_SHIFT;
     /// What growing takes.
-    pub const GROW: u64 = FIXED_GSO | ENCAP_L3 | ENCAP_L4_GRE | ENCAP_L4_UDP | ENCAP_L2_ETH | ENCAP_L2;
+    pub const GROW: u64 =
+        FIXED_GSO | ENCAP_L3 | ENCAP_L4_GRE | ENCAP_L4_UDP | ENCAP_L2_ETH | ENCAP_L2;
 }

@@ -39,7 +39,14 @@ impl Input {
     /// # Errors
     /// `EINVAL` when the packet does not start with its Ethernet header; `ENOMEM` without room.
     pub(crate) fn vlan_push(&mut self, protocol: u16, tci: u16) -> Result<(), Errno> {
-        let result = self.push_tag(if is_vlan(protocol) { protocol } else { ETH_P_8021Q }, tci);
+        let result = self.push_tag(
+            if is_vlan(protocol) {
+                protocol
+            } else {
+                ETH_P_8021Q
+            },
+            tci,
+        );
         self.sync();
         result
     }
@@ -92,7 +99,8 @@ impl Input {
     fn strip_tag(&mut self) -> Result<u16, Errno> {
         self.skb_pull((ETH_HLEN + TAG) as u64)?;
         let at = self.data + ADDRESSES;
-        let word = |at: usize| u16::from_be_bytes([self.pages.bytes()[at], self.pages.bytes()[at + 1]]);
+        let word =
+            |at: usize| u16::from_be_bytes([self.pages.bytes()[at], self.pages.bytes()[at + 1]]);
         let (tci, next) = (word(at + 2), word(at + 4));
         self.close_gap(ADDRESSES, TAG)?;
         self.skb.mac += TAG;

@@ -16,7 +16,10 @@ impl Input {
     /// `EINVAL` when the packet would start in front of the headroom or have no Ethernet header.
     pub(crate) fn xdp_adjust_head(&mut self, delta: i32) -> Result<(), Errno> {
         let meta_len = self.data - self.meta;
-        let data = self.data.checked_add_signed(delta as isize).ok_or(Errno::EINVAL)?;
+        let data = self
+            .data
+            .checked_add_signed(delta as isize)
+            .ok_or(Errno::EINVAL)?;
         if data < self.head + XDP_FRAME + meta_len || data + ETH_HLEN > self.end {
             return Err(Errno::EINVAL);
         }
@@ -34,7 +37,10 @@ impl Input {
     /// `EINVAL` when it would leave the headroom or reach into the packet; `EACCES` when its
     /// length is no multiple of 4 or more than 255.
     pub(crate) fn xdp_adjust_meta(&mut self, delta: i32) -> Result<(), Errno> {
-        let meta = self.meta.checked_add_signed(delta as isize).ok_or(Errno::EINVAL)?;
+        let meta = self
+            .meta
+            .checked_add_signed(delta as isize)
+            .ok_or(Errno::EINVAL)?;
         if meta < self.head + XDP_FRAME || meta > self.data {
             return Err(Errno::EINVAL);
         }
@@ -64,7 +70,10 @@ impl Input {
     }
 
     fn adjust_linear_tail(&mut self, delta: i32) -> Result<(), Errno> {
-        let end = self.end.checked_add_signed(delta as isize).ok_or(Errno::EINVAL)?;
+        let end = self
+            .end
+            .checked_add_signed(delta as isize)
+            .ok_or(Errno::EINVAL)?;
         if end > self.head + FRAME - SHARED_INFO || end < self.data + ETH_HLEN {
             return Err(Errno::EINVAL);
         }
@@ -81,7 +90,9 @@ impl Input {
             return Err(Errno::EINVAL);
         }
         while by > 0 {
-            let Some(last) = self.frags.last_mut() else { break };
+            let Some(last) = self.frags.last_mut() else {
+                break;
+            };
             let cut = by.min(last.len);
             last.len -= cut;
             by -= cut;
@@ -97,7 +108,9 @@ impl Input {
     }
 
     fn grow_last_fragment(&mut self, by: usize) -> Result<(), Errno> {
-        let Some(last) = self.frags.last_mut() else { return Ok(()) };
+        let Some(last) = self.frags.last_mut() else {
+            return Ok(());
+        };
         if by > FRAME - last.len {
             return Err(Errno::EINVAL);
         }
@@ -161,7 +174,10 @@ impl Input {
     }
 
     fn pieces(&self) -> impl Iterator<Item = Fragment> + '_ {
-        let first = Fragment { at: self.data, len: self.end - self.data };
+        let first = Fragment {
+            at: self.data,
+            len: self.end - self.data,
+        };
         std::iter::once(first).chain(self.frags.iter().copied())
     }
 }

@@ -40,9 +40,20 @@ struct Spec {
 /// `EINVAL` for a character that is neither printable nor space, an
 /// unknown conversion, or more conversions than arguments; `ENOSPC` when the copied
 /// arguments exceed 512 bytes. `out` is as before then.
-pub fn format(fmt: &[u8], args: &[u64], probe: &mut impl Probe, out: &mut Vec<u8>) -> Result<(), Errno> {
+pub fn format(
+    fmt: &[u8],
+    args: &[u64],
+    probe: &mut impl Probe,
+    out: &mut Vec<u8>,
+) -> Result<(), Errno> {
     let start = out.len();
-    let result = Formatter { args: args.iter(), probe, out, used: 0 }.run(fmt);
+    let result = Formatter {
+        args: args.iter(),
+        probe,
+        out,
+        used: 0,
+    }
+    .run(fmt);
     if result.is_err() {
         out.truncate(start);
     }
@@ -92,7 +103,9 @@ impl<P: Probe> Formatter<'_, P> {
             if at(i).is_ascii_digit() {
                 let mut width = 0usize;
                 while at(i).is_ascii_digit() {
-                    width = width.saturating_mul(10).saturating_add(usize::from(at(i) - b'0'));
+                    width = width
+                        .saturating_mul(10)
+                        .saturating_add(usize::from(at(i) - b'0'));
                     i += 1;
                 }
                 // vsnprintf clamps a field width to what its 24-bit field holds.
@@ -242,7 +255,15 @@ impl<P: Probe> Formatter<'_, P> {
         self.number(spec, false, false, addr, 16, false);
     }
 
-    fn number(&mut self, spec: Spec, signed: bool, negative: bool, magnitude: u64, base: u64, upper: bool) {
+    fn number(
+        &mut self,
+        spec: Spec,
+        signed: bool,
+        negative: bool,
+        magnitude: u64,
+        base: u64,
+        upper: bool,
+    ) {
         let mut digits = [0u8; 20];
         let mut at = digits.len();
         let mut rest = magnitude;
@@ -324,7 +345,11 @@ fn address_text(kind: u8, bytes: &[u8]) -> String {
     if bytes.len() == 4 {
         for (i, b) in bytes.iter().enumerate() {
             let dot = if i == 0 { "" } else { "." };
-            let _ = if kind == b'I' { write!(text, "{dot}{b}") } else { write!(text, "{dot}{b:03}") };
+            let _ = if kind == b'I' {
+                write!(text, "{dot}{b}")
+            } else {
+                write!(text, "{dot}{b:03}")
+            };
         }
     } else {
         for (i, pair) in bytes.chunks_exact(2).enumerate() {
@@ -384,7 +409,11 @@ mod tests {
         }
         fn probe_str(&mut self, addr: u64, max: usize, dst: &mut Vec<u8>) -> Option<usize> {
             let bytes = Self::at(addr)?;
-            let len = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len()).min(max);
+            let len = bytes
+                .iter()
+                .position(|&b| b == 0)
+                .unwrap_or(bytes.len())
+                .min(max);
             dst.extend_from_slice(&bytes[..len]);
             Some(len)
         }
@@ -398,7 +427,11 @@ mod tests {
         let got = format(fmt.as_bytes(), args, &mut Fake, &mut out);
         assert_eq!(&out[..4], b"kept");
         let got = got.map(|()| String::from_utf8(out[4..].to_vec()).unwrap());
-        assert_eq!(got.as_deref().map_err(|&e| e), expected, "{fmt:?} {args:x?}");
+        assert_eq!(
+            got.as_deref().map_err(|&e| e),
+            expected,
+            "{fmt:?} {args:x?}"
+        );
     }
 
     #[test]
@@ -407,11 +440,31 @@ mod tests {
         for (fmt, args, text) in [
             ("plain 100%%\n", &[][..], "plain 100%\n"),
             ("%d %i %u", &[minus, 7, minus], "-5 7 4294967291"),
-            ("%ld %lld %lu %llu", &[minus, minus, minus, 1], "-5 -5 18446744073709551611 1"),
-            ("%x %X %lx %llX", &[0xab, 0xab, minus, 0xcd], "ab AB fffffffffffffffb CD"),
-            ("%5d|%-5d|%05d|%+d|% d|%+05d", &[42, 42, minus, 42, 42, 42], "   42|42   |-0005|+42| 42|+0042"),
-            ("%08x|%-08x|%2x", &[0xbeef, 0xbeef, 0x1234], "0000beef|beef    |1234"),
-            ("%s|%8s|%-8s|%3s", &[0x1000; 4], "hello|   hello|hello   |hello"),
+            (
+                "%ld %lld %lu %llu",
+                &[minus, minus, minus, 1],
+                "-5 -5 18446744073709551611 1",
+            ),
+            (
+                "%x %X %lx %llX",
+                &[0xab, 0xab, minus, 0xcd],
+                "ab AB fffffffffffffffb CD",
+            ),
+            (
+                "%5d|%-5d|%05d|%+d|% d|%+05d",
+                &[42, 42, minus, 42, 42, 42],
+                "   42|42   |-0005|+42| 42|+0042",
+            ),
+            (
+                "%08x|%-08x|%2x",
+                &[0xbeef, 0xbeef, 0x1234],
+                "0000beef|beef    |1234",
+            ),
+            (
+                "%s|%8s|%-8s|%3s",
+                &[0x1000; 4],
+                "hello|   hello|hello   |hello",
+            ),
             ("%s|%s", &[0, 0xdead], "|"),
             ("%pks,%pus.", &[0x1000, 0x1000], "hello,hello."),
             ("%20pks", &[0x1000], "hello"),
@@ -420,9 +473,21 @@ mod tests {
             ("%pI6", &[0x3000], "2001:0db8:0000:0000:0000:0000:0000:0001"),
             ("%pi6", &[0x3000], "20010db8000000000000000000000001"),
             ("%pI4", &[0xdead], "0.0.0.0"),
-            ("%px|%20px|%-20px|", &[0xabc; 3], "0000000000000abc|                 abc|abc                 |"),
-            ("%p %pK", &[0, u64::MAX], "0000000000000000 ffffffffffffffff"),
-            ("%ps %pS %pB %ps", &[0x5004, 0x5004, 0x5004, 0x77], "do_thing do_thing+0x4/0x40 do_thing+0x4/0x40 0x77"),
+            (
+                "%px|%20px|%-20px|",
+                &[0xabc; 3],
+                "0000000000000abc|                 abc|abc                 |",
+            ),
+            (
+                "%p %pK",
+                &[0, u64::MAX],
+                "0000000000000000 ffffffffffffffff",
+            ),
+            (
+                "%ps %pS %pB %ps",
+                &[0x5004, 0x5004, 0x5004, 0x77],
+                "do_thing do_thing+0x4/0x40 do_thing+0x4/0x40 0x77",
+            ),
             ("fewer %d", &[1, 2, 3], "fewer 1"),
             ("\ttab\r\n", &[], "\ttab\r\n"),
         ] {

@@ -9,11 +9,17 @@ use crate::fault::Trap;
 /// Copies text and a NUL; `E2BIG` when it does not fit, with as much as does.
 fn copy_text(env: &mut Env<'_>, text: &[u8], buf: u64, len: u64) -> Ret {
     let out = env.write(buf, len)?;
-    let Some(room) = out.len().checked_sub(1) else { return Ok(errno(Errno::EINVAL)) };
+    let Some(room) = out.len().checked_sub(1) else {
+        return Ok(errno(Errno::EINVAL));
+    };
     let n = text.len().min(room);
     out.fill(0);
     out[..n].copy_from_slice(&text[..n]);
-    Ok(if text.len() > room { errno(Errno::E2BIG) } else { n as u64 })
+    Ok(if text.len() > room {
+        errno(Errno::E2BIG)
+    } else {
+        n as u64
+    })
 }
 
 /// `(ctx, buf, buf_len, flags)`.
@@ -22,7 +28,9 @@ fn sysctl_name(env: &mut Env<'_>, a: &Args) -> Ret {
     if a[3] & !BASE_NAME != 0 {
         return Ok(errno(Errno::EINVAL));
     }
-    let mut name = input(env).map(|i| i.sysctl.name.clone()).unwrap_or_default();
+    let mut name = input(env)
+        .map(|i| i.sysctl.name.clone())
+        .unwrap_or_default();
     if a[3] & BASE_NAME != 0
         && let Some(slash) = name.iter().rposition(|&b| b == b'/')
     {
@@ -33,7 +41,9 @@ fn sysctl_name(env: &mut Env<'_>, a: &Args) -> Ret {
 
 /// `(ctx, buf, buf_len)`.
 fn sysctl_current(env: &mut Env<'_>, a: &Args) -> Ret {
-    let value = input(env).map(|i| i.sysctl.value.clone()).unwrap_or_default();
+    let value = input(env)
+        .map(|i| i.sysctl.value.clone())
+        .unwrap_or_default();
     if value.is_empty() {
         env.write(a[1], a[2])?.fill(0);
         return Ok(errno(Errno::EINVAL));
@@ -72,8 +82,13 @@ fn sysctl_set_new(env: &mut Env<'_>, a: &Args) -> Ret {
 fn setsockopt(env: &mut Env<'_>, a: &Args) -> Ret {
     let value = env.read(a[3], u64::from(a[4] as u32))?.to_vec();
     let (level, name) = (a[1] as i32, a[2] as i32);
-    env.maps().shared.options().insert((level, name), value.clone());
-    env.state.effects.push(Effect::SetSockOpt { level, name, value });
+    env.maps()
+        .shared
+        .options()
+        .insert((level, name), value.clone());
+    env.state
+        .effects
+        .push(Effect::SetSockOpt { level, name, value });
     Ok(0)
 }
 
@@ -114,7 +129,13 @@ fn get_retval(env: &mut Env<'_>, _: &Args) -> Ret {
 }
 
 fn last_retval(env: &Env<'_>) -> i32 {
-    let set = |e: &Effect| if let Effect::SetRetval(value) = e { Some(*value) } else { None };
+    let set = |e: &Effect| {
+        if let Effect::SetRetval(value) = e {
+            Some(*value)
+        } else {
+            None
+        }
+    };
     env.state.effects.iter().rev().find_map(set).unwrap_or(0)
 }
 
@@ -158,7 +179,11 @@ fn kallsyms(env: &mut Env<'_>, a: &Args) -> Ret {
 fn bprm_opts(env: &mut Env<'_>, a: &Args) -> Result<u64, Trap> {
     const SECUREEXEC: u64 = 1;
     let _ = env;
-    Ok(if a[1] & !SECUREEXEC != 0 { errno(Errno::EINVAL) } else { 0 })
+    Ok(if a[1] & !SECUREEXEC != 0 {
+        errno(Errno::EINVAL)
+    } else {
+        0
+    })
 }
 
 pub(super) const HELPERS: &[Row] = &[

@@ -87,7 +87,10 @@ mod tests {
     fn plain(bytes: &[u8]) -> u16 {
         let mut sum = 0u64;
         for pair in bytes.chunks(2) {
-            sum += u64::from(u16::from_ne_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+            sum += u64::from(u16::from_ne_bytes([
+                pair[0],
+                pair.get(1).copied().unwrap_or(0),
+            ]));
         }
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
@@ -98,9 +101,13 @@ mod tests {
     #[test]
     fn header_of_rfc1071_and_ipv4() {
         let header = [
-            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7,
+            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0,
+            0xc7,
         ];
-        assert_eq!(fold(partial(&header, 0)), u16::from_be_bytes([0xb8, 0x61]).to_be());
+        assert_eq!(
+            fold(partial(&header, 0)),
+            u16::from_be_bytes([0xb8, 0x61]).to_be()
+        );
         assert_eq!(diff(&[], &[], 0x1_0002), 3);
     }
 
@@ -135,7 +142,11 @@ mod tests {
         let mut bytes = [1u8, 2, 3, 4, 5, 6];
         let check = fold(partial(&bytes, 0));
         bytes[2..4].copy_from_slice(&[9, 200]);
-        let got = replace2(check, u16::from_ne_bytes([3, 4]), u16::from_ne_bytes([9, 200]));
+        let got = replace2(
+            check,
+            u16::from_ne_bytes([3, 4]),
+            u16::from_ne_bytes([9, 200]),
+        );
         assert_eq!(got, fold(partial(&bytes, 0)));
     }
 }

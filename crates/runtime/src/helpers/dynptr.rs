@@ -53,13 +53,21 @@ impl Dynptr {
             5 => Kind::SkbMeta,
             _ => return Ok(None),
         };
-        let dynptr = Self { data, kind, offset, size: size & SIZE_MASK, rdonly: size & RDONLY != 0 };
+        let dynptr = Self {
+            data,
+            kind,
+            offset,
+            size: size & SIZE_MASK,
+            rdonly: size & RDONLY != 0,
+        };
         Ok((data != 0).then_some(dynptr))
     }
 
     /// Writes the dynptr to `ptr`.
     pub(crate) fn store(self, env: &mut Env<'_>, ptr: u64) -> Result<(), Trap> {
-        let size = self.size & SIZE_MASK | (self.kind as u32) << KIND_SHIFT | if self.rdonly { RDONLY } else { 0 };
+        let size = self.size & SIZE_MASK
+            | (self.kind as u32) << KIND_SHIFT
+            | if self.rdonly { RDONLY } else { 0 };
         env.store(ptr, self.data.to_ne_bytes())?;
         env.store(ptr.wrapping_add(8), size.to_ne_bytes())?;
         env.store(ptr.wrapping_add(12), self.offset.to_ne_bytes())
@@ -67,7 +75,11 @@ impl Dynptr {
 
     fn range(self, offset: u64, len: u64) -> Result<u64, Errno> {
         let size = u64::from(self.size);
-        if len > size || offset > size - len { Err(Errno::E2BIG) } else { Ok(u64::from(self.offset) + offset) }
+        if len > size || offset > size - len {
+            Err(Errno::E2BIG)
+        } else {
+            Ok(u64::from(self.offset) + offset)
+        }
     }
 
     /// Address of bytes in the program's memory.
@@ -76,7 +88,13 @@ impl Dynptr {
     }
 
     /// Copies bytes at `offset` to `to`, which may overlap.
-    fn read(self, env: &mut Env<'_>, to: u64, len: u64, offset: u64) -> Result<Result<(), Errno>, Trap> {
+    fn read(
+        self,
+        env: &mut Env<'_>,
+        to: u64,
+        len: u64,
+        offset: u64,
+    ) -> Result<Result<(), Errno>, Trap> {
         let at = match self.range(offset, len) {
             Ok(at) => at,
             Err(e) => return Ok(Err(e)),
@@ -93,7 +111,14 @@ impl Dynptr {
     }
 
     /// Copies `len` bytes at `from` to `offset`.
-    fn write(self, env: &mut Env<'_>, offset: u64, from: u64, len: u64, flags: u64) -> Result<Result<(), Errno>, Trap> {
+    fn write(
+        self,
+        env: &mut Env<'_>,
+        offset: u64,
+        from: u64,
+        len: u64,
+        flags: u64,
+    ) -> Result<Result<(), Errno>, Trap> {
         if self.rdonly {
             return Ok(Err(Errno::EINVAL));
         }
@@ -133,7 +158,14 @@ fn from_mem(env: &mut Env<'_>, a: &Args) -> Ret {
         clear(env, a[3])?;
         return Ok(errno(e));
     }
-    Dynptr { data: a[0], kind: Kind::Local, offset: 0, size: size as u32, rdonly: false }.store(env, a[3])?;
+    Dynptr {
+        data: a[0],
+        kind: Kind::Local,
+        offset: 0,
+        size: size as u32,
+        rdonly: false,
+    }
+    .store(env, a[3])?;
     Ok(0)
 }
 
@@ -155,7 +187,9 @@ fn write(env: &mut Env<'_>, a: &Args) -> Ret {
 
 /// `(ptr, offset, len)`: the address of writable bytes, or null.
 fn data(env: &mut Env<'_>, a: &Args) -> Ret {
-    let Some(d) = Dynptr::load(env, a[0])? else { return Ok(0) };
+    let Some(d) = Dynptr::load(env, a[0])? else {
+        return Ok(0);
+    };
     let direct = matches!(d.kind, Kind::Local | Kind::Ringbuf) && !d.rdonly;
     Ok(match d.range(a[1], a[2]) {
         Ok(at) if direct => d.address(at),
@@ -185,15 +219,26 @@ fn packet_dynptr(env: &mut Env<'_>, a: &Args, kind: Kind) -> Ret {
     }
     let size = packet::dynptr_size(env, a[0], kind)?;
     let rdonly = kind == Kind::Skb && packet::read_only(env);
-    Dynptr { data: a[0], kind, offset: 0, size, rdonly }.store(env, a[2])?;
+    Dynptr {
+        data: a[0],
+        kind,
+        offset: 0,
+        size,
+        rdonly,
+    }
+    .store(env, a[2])?;
     Ok(0)
 }
 
 /// The bytes themselves where they lie in one piece, else a copy in `buffer`, else null.
 fn slice(env: &mut Env<'_>, a: &Args) -> Ret {
     let (offset, buffer, len) = (a[1], a[2], u64::from(a[3] as u32));
-    let Some(d) = Dynptr::load(env, a[0])? else { return Ok(0) };
-    let Ok(at) = d.range(u64::from(offset as u32), len) else { return Ok(0) };
+    let Some(d) = Dynptr::load(env, a[0])? else {
+        return Ok(0);
+    };
+    let Ok(at) = d.range(u64::from(offset as u32), len) else {
+        return Ok(0);
+    };
     let direct = match d.kind {
         Kind::Local | Kind::Ringbuf => return Ok(d.address(at)),
         Kind::Skb => packet::pointer(env, d.data, at, len)?,
@@ -224,14 +269,21 @@ fn slice_rdwr(env: &mut Env<'_>, a: &Args) -> Ret {
 /// kfunc `(ptr, start, end)`.
 fn adjust(env: &mut Env<'_>, a: &Args) -> Ret {
     let (start, end) = (a[1] as u32, a[2] as u32);
-    let Some(d) = Dynptr::load(env, a[0])? else { return Ok(errno(Errno::EINVAL)) };
+    let Some(d) = Dynptr::load(env, a[0])? else {
+        return Ok(errno(Errno::EINVAL));
+    };
     if start > end {
         return Ok(errno(Errno::EINVAL));
     }
     if start > d.size || end > d.size {
         return Ok(errno(Errno::ERANGE));
     }
-    Dynptr { offset: d.offset.wrapping_add(start), size: end - start, ..d }.store(env, a[0])?;
+    Dynptr {
+        offset: d.offset.wrapping_add(start),
+        size: end - start,
+        ..d
+    }
+    .store(env, a[0])?;
     Ok(0)
 }
 
@@ -240,11 +292,17 @@ fn is_null(env: &mut Env<'_>, a: &Args) -> Ret {
 }
 
 fn is_rdonly(env: &mut Env<'_>, a: &Args) -> Ret {
-    Ok(u64::from(Dynptr::load(env, a[0])?.is_some_and(|d| d.rdonly)))
+    Ok(u64::from(
+        Dynptr::load(env, a[0])?.is_some_and(|d| d.rdonly),
+    ))
 }
 
 fn size(env: &mut Env<'_>, a: &Args) -> Ret {
-    result(Dynptr::load(env, a[0])?.map(|d| u64::from(d.size)).ok_or(Errno::EINVAL))
+    result(
+        Dynptr::load(env, a[0])?
+            .map(|d| u64::from(d.size))
+            .ok_or(Errno::EINVAL),
+    )
 }
 
 /// kfunc `(ptr, clone)`.
@@ -275,7 +333,9 @@ fn copy(env: &mut Env<'_>, a: &Args) -> Ret {
         return Ok(errno(Errno::EINVAL));
     }
     let (dst_off, src_off, size) = (u64::from(dst_off), u64::from(src_off), u64::from(size));
-    let ranges = to.range(dst_off, size).and_then(|t| from.range(src_off, size).map(|f| (t, f)));
+    let ranges = to
+        .range(dst_off, size)
+        .and_then(|t| from.range(src_off, size).map(|f| (t, f)));
     let (to_at, from_at) = match ranges {
         Ok(ranges) => ranges,
         Err(e) => return Ok(errno(e)),
@@ -305,7 +365,9 @@ fn copy(env: &mut Env<'_>, a: &Args) -> Ret {
 /// kfunc `(ptr, offset, size, value)`.
 fn memset(env: &mut Env<'_>, a: &Args) -> Ret {
     let (offset, size) = (u64::from(a[1] as u32), u64::from(a[2] as u32));
-    let Some(d) = Dynptr::load(env, a[0])?.filter(|d| !d.rdonly) else { return Ok(errno(Errno::EINVAL)) };
+    let Some(d) = Dynptr::load(env, a[0])?.filter(|d| !d.rdonly) else {
+        return Ok(errno(Errno::EINVAL));
+    };
     let at = match d.range(offset, size) {
         Ok(at) => at,
         Err(e) => return Ok(errno(e)),
@@ -322,8 +384,12 @@ fn memset(env: &mut Env<'_>, a: &Args) -> Ret {
     Ok(0)
 }
 
-pub(super) const HELPERS: &[Row] =
-    &[("dynptr_from_mem", from_mem), ("dynptr_read", read), ("dynptr_write", write), ("dynptr_data", data)];
+pub(super) const HELPERS: &[Row] = &[
+    ("dynptr_from_mem", from_mem),
+    ("dynptr_read", read),
+    ("dynptr_write", write),
+    ("dynptr_data", data),
+];
 
 pub(super) const KFUNCS: &[Row] = &[
     ("bpf_dynptr_from_skb", from_skb),

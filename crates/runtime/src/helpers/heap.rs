@@ -29,13 +29,20 @@ struct Block {
 
 impl Block {
     fn region(&self, start: u64) -> Region {
-        Region { start, len: self.len, writable: self.writable, kind: RegionKind::Other("object") }
+        Region {
+            start,
+            len: self.len,
+            writable: self.writable,
+            kind: RegionKind::Other("object"),
+        }
     }
 }
 
 impl Heap {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Block>> {
-        self.blocks.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.blocks
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Grants every live object, at the start of a run.
@@ -55,7 +62,13 @@ pub(crate) fn alloc(env: &mut Env<'_>, len: usize, init: &[u8], writable: bool) 
 
 /// A new object of `len` zero bytes for each CPU.
 pub(crate) fn alloc_percpu(env: &mut Env<'_>, len: usize) -> u64 {
-    let cpus = env.maps().iter().map(|m| m.params().cpus).max().unwrap_or(1).max(env.cpu() + 1);
+    let cpus = env
+        .maps()
+        .iter()
+        .map(|m| m.params().cpus)
+        .max()
+        .unwrap_or(1)
+        .max(env.cpu() + 1);
     let stride = len.next_multiple_of(8);
     insert(env, stride * cpus as usize, &[], true, stride as u64)
 }
@@ -68,7 +81,13 @@ fn insert(env: &mut Env<'_>, len: usize, init: &[u8], writable: bool, stride: u6
         *word = u64::from_ne_bytes(whole);
     }
     let addr = memory.as_mut_ptr().expose_provenance() as u64;
-    let block = Block { memory, len: len as u64, writable, references: 1, stride };
+    let block = Block {
+        memory,
+        len: len as u64,
+        writable,
+        references: 1,
+        stride,
+    };
     if env.checked() || env.state.probed {
         env.memory.grant(block.region(addr));
     }
@@ -82,7 +101,9 @@ impl Heap {
     /// One reference less, of an object that no run at hand knows of.
     pub(crate) fn release(&self, addr: u64) {
         let mut blocks = self.lock();
-        let Some(block) = blocks.get_mut(&addr) else { return };
+        let Some(block) = blocks.get_mut(&addr) else {
+            return;
+        };
         block.references -= 1;
         if block.references == 0 {
             blocks.remove(&addr);

@@ -24,7 +24,11 @@ fn num_new(env: &mut Env<'_>, a: &Args) -> Ret {
         n if n > MAX_LOOPS => Some(Errno::E2BIG),
         _ => None,
     };
-    let (current, end) = if refused.is_some() { (0, 0) } else { (start.wrapping_sub(1), end) };
+    let (current, end) = if refused.is_some() {
+        (0, 0)
+    } else {
+        (start.wrapping_sub(1), end)
+    };
     env.store(a[0], current.to_ne_bytes())?;
     env.store(a[0] + END, end.to_ne_bytes())?;
     Ok(refused.map_or(0, errno))
@@ -70,7 +74,12 @@ fn bits_new(env: &mut Env<'_>, a: &Args) -> Ret {
         return Ok(errno(Errno::EFAULT));
     }
     if words == 1 {
-        env.store(a[0], [copy[0], copy[1], copy[2], copy[3], copy[4], copy[5], copy[6], copy[7]])?;
+        env.store(
+            a[0],
+            [
+                copy[0], copy[1], copy[2], copy[3], copy[4], copy[5], copy[6], copy[7],
+            ],
+        )?;
     } else {
         let at = heap::alloc(env, copy.len(), copy, false);
         env.store(a[0], at.to_ne_bytes())?;

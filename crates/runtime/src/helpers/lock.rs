@@ -50,7 +50,10 @@ fn res_lock(env: &mut Env<'_>, a: &Args) -> Ret {
     // through atomics only.
     let lock = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
     for _ in 0..TRIES {
-        if lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        if lock
+            .compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
             env.state.locks.push(a[0]);
             return Ok(0);
         }

@@ -21,7 +21,9 @@ fn lookup_on(env: &mut Env<'_>, a: &Args, cpu: u32) -> Ret {
     if matches!(map.map_type(), MapType::ArrayOfMaps | MapType::HashOfMaps) {
         return Ok(map.inner(key).map_or(0, |inner| env.keep_map(inner)));
     }
-    Ok(map.lookup(cpu, key).map_or(0, |value| value.as_ptr().expose_provenance() as u64))
+    Ok(map
+        .lookup(cpu, key)
+        .map_or(0, |value| value.as_ptr().expose_provenance() as u64))
 }
 
 /// `(map, key, cpu)`.
@@ -84,7 +86,12 @@ fn for_each(env: &mut Env<'_>, a: &Args) -> Ret {
         let checked = env.checked();
         if checked {
             let kind = RegionKind::Other("map key");
-            env.memory.grant(Region { start: key, len: key_size, writable: false, kind });
+            env.memory.grant(Region {
+                start: key,
+                len: key_size,
+                writable: false,
+                kind,
+            });
         }
         let result = env.call(a[1], [a[0], key, value, a[2], 0]);
         if checked {

@@ -25,6 +25,8 @@ mod state;
 mod storage;
 mod string;
 mod task;
+#[cfg(test)]
+mod tests;
 mod text;
 mod timer;
 mod trace;
@@ -93,7 +95,10 @@ pub fn functions() -> &'static Functions {
                 Some((u16::try_from(helper.id).ok()?, function))
             })
             .collect();
-        let kfuncs: Vec<Row> = KFUNCS.iter().flat_map(|family| family.iter().copied()).collect();
+        let kfuncs: Vec<Row> = KFUNCS
+            .iter()
+            .flat_map(|family| family.iter().copied())
+            .collect();
         Functions::new(&helpers, &kfuncs)
     });
     &TABLE
@@ -131,39 +136,3 @@ const KFUNCS: &[&[Row]] = &[
     text::KFUNCS,
     timer::KFUNCS,
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    /// Run by the engines themselves.
-    const ENGINE: [&str; 1] = ["tail_call"];
-
-    #[test]
-    fn every_helper_has_one_place() {
-        let mut rows = HashSet::new();
-        for name in HELPERS.iter().flat_map(|f| f.iter().map(|r| r.0)) {
-            assert!(bpfkit_spec::helper::by_name(name).is_some(), "{name} is no helper");
-            assert!(rows.insert(name), "{name} twice");
-        }
-        for (name, _) in UNAVAILABLE {
-            assert!(bpfkit_spec::helper::by_name(name).is_some(), "{name} is no helper");
-            assert!(rows.insert(name), "{name} twice");
-        }
-        let missing: Vec<_> = bpfkit_spec::helper::HELPERS
-            .iter()
-            .map(|helper| helper.name)
-            .filter(|name| !rows.contains(name) && !ENGINE.contains(name))
-            .collect();
-        assert!(missing.is_empty(), "neither there nor listed with a reason: {missing:?}");
-    }
-
-    #[test]
-    fn kfuncs_are_named_once() {
-        let mut rows = HashSet::new();
-        for name in KFUNCS.iter().flat_map(|f| f.iter().map(|r| r.0)) {
-            assert!(rows.insert(name), "{name} twice");
-        }
-    }
-}

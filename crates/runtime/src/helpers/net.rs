@@ -21,12 +21,19 @@ const SK_PASS: u64 = 1;
 /// `(ifindex, flags)`.
 fn redirect(env: &mut Env<'_>, a: &Args) -> Ret {
     let xdp = env.program().decl.prog_type == ProgType::Xdp;
-    let (allowed, refused, done) =
-        if xdp { (0, XDP_ABORTED, XDP_REDIRECT) } else { (INGRESS, TC_ACT_SHOT, TC_ACT_REDIRECT) };
+    let (allowed, refused, done) = if xdp {
+        (0, XDP_ABORTED, XDP_REDIRECT)
+    } else {
+        (INGRESS, TC_ACT_SHOT, TC_ACT_REDIRECT)
+    };
     if a[1] & !allowed != 0 {
         return Ok(refused);
     }
-    env.redirect = Some(Redirect::Interface { ifindex: a[0] as u32, flags: a[1], peer: false });
+    env.redirect = Some(Redirect::Interface {
+        ifindex: a[0] as u32,
+        flags: a[1],
+        peer: false,
+    });
     Ok(done)
 }
 
@@ -35,7 +42,11 @@ fn redirect_peer(env: &mut Env<'_>, a: &Args) -> Ret {
     if a[1] != 0 {
         return Ok(TC_ACT_SHOT);
     }
-    env.redirect = Some(Redirect::Interface { ifindex: a[0] as u32, flags: 0, peer: true });
+    env.redirect = Some(Redirect::Interface {
+        ifindex: a[0] as u32,
+        flags: 0,
+        peer: true,
+    });
     Ok(TC_ACT_REDIRECT)
 }
 
@@ -50,7 +61,10 @@ fn redirect_neigh(env: &mut Env<'_>, a: &Args) -> Ret {
     if len != 0 {
         env.read(a[1], PARAMS as u64)?;
     }
-    env.redirect = Some(Redirect::Neighbour { ifindex: a[0] as u32, flags: a[3] });
+    env.redirect = Some(Redirect::Neighbour {
+        ifindex: a[0] as u32,
+        flags: a[3],
+    });
     Ok(TC_ACT_REDIRECT)
 }
 
@@ -65,7 +79,11 @@ fn clone_redirect(env: &mut Env<'_>, a: &Args) -> Ret {
     }
     let mut packet = Vec::new();
     input.copy_packet(&mut packet);
-    env.state.effects.push(Effect::Clone { ifindex: a[1] as u32, flags: a[2], packet });
+    env.state.effects.push(Effect::Clone {
+        ifindex: a[1] as u32,
+        flags: a[2],
+        packet,
+    });
     Ok(0)
 }
 
@@ -76,7 +94,10 @@ fn holds(map: &Map, key: &[u8]) -> bool {
 
 /// Index of a map in the object's list.
 fn index_of(env: &Env<'_>, ptr: u64) -> u32 {
-    let at = env.maps().iter().position(|m| std::sync::Arc::as_ptr(m) as usize as u64 == ptr);
+    let at = env
+        .maps()
+        .iter()
+        .position(|m| std::sync::Arc::as_ptr(m) as usize as u64 == ptr);
     at.map_or(u32::MAX, |i| i as u32)
 }
 
@@ -89,7 +110,11 @@ fn redirect_map(env: &mut Env<'_>, a: &Args) -> Ret {
     let allowed = match map.map_type() {
         MapType::Devmap | MapType::DevmapHash => BROADCAST | EXCLUDE_INGRESS,
         MapType::Cpumap | MapType::Xskmap => 0,
-        _ => return Err(Trap::helper("bpf_redirect_map wants a devmap, cpumap or xskmap")),
+        _ => {
+            return Err(Trap::helper(
+                "bpf_redirect_map wants a devmap, cpumap or xskmap",
+            ));
+        }
     };
     if a[2] & !(ACTIONS | allowed) != 0 {
         return Ok(XDP_ABORTED);
@@ -98,7 +123,11 @@ fn redirect_map(env: &mut Env<'_>, a: &Args) -> Ret {
     if !found && a[2] & BROADCAST == 0 {
         return Ok(a[2] & ACTIONS);
     }
-    env.redirect = Some(Redirect::Map { map: index_of(env, a[0]), key: a[1], flags: a[2] });
+    env.redirect = Some(Redirect::Map {
+        map: index_of(env, a[0]),
+        key: a[1],
+        flags: a[2],
+    });
     Ok(XDP_REDIRECT)
 }
 
@@ -109,14 +138,22 @@ fn redirect_socket(env: &mut Env<'_>, a: &Args, hash: bool) -> Ret {
     }
     let map = env.map(a[1])?;
     let index = (a[2] as u32).to_ne_bytes();
-    let key: &[u8] = if hash { env.read(a[2], map.key_size() as u64)? } else { &index };
+    let key: &[u8] = if hash {
+        env.read(a[2], map.key_size() as u64)?
+    } else {
+        &index
+    };
     if !holds(map, key) {
         return Ok(SK_DROP);
     }
     let mut low = [0; 8];
     let len = key.len().min(8);
     low[..len].copy_from_slice(&key[..len]);
-    let redirect = Redirect::Map { map: index_of(env, a[1]), key: u64::from_ne_bytes(low), flags: a[3] };
+    let redirect = Redirect::Map {
+        map: index_of(env, a[1]),
+        key: u64::from_ne_bytes(low),
+        flags: a[3],
+    };
     env.redirect = Some(redirect);
     Ok(SK_PASS)
 }
@@ -133,7 +170,11 @@ fn redirect_sockhash(env: &mut Env<'_>, a: &Args) -> Ret {
 fn select_reuseport(env: &mut Env<'_>, a: &Args) -> Ret {
     let map = env.map(a[1])?;
     env.read(a[2], map.key_size() as u64)?;
-    Ok(errno(if a[3] != 0 { Errno::EINVAL } else { Errno::ENOENT }))
+    Ok(errno(if a[3] != 0 {
+        Errno::EINVAL
+    } else {
+        Errno::ENOENT
+    }))
 }
 
 /// `(ctx, params, plen, flags)`.
@@ -201,7 +242,11 @@ fn sk_fullsock(env: &mut Env<'_>, a: &Args) -> Ret {
         return Ok(0);
     }
     let state = field(env, a[0], sock::STATE)?;
-    Ok(if [TIME_WAIT, NEW_SYN_RECV].contains(&state) { 0 } else { a[0] })
+    Ok(if [TIME_WAIT, NEW_SYN_RECV].contains(&state) {
+        0
+    } else {
+        a[0]
+    })
 }
 
 fn tcp_sock(env: &mut Env<'_>, a: &Args) -> Ret {
@@ -214,7 +259,11 @@ fn tcp_sock(env: &mut Env<'_>, a: &Args) -> Ret {
 }
 
 fn get_listener_sock(env: &mut Env<'_>, a: &Args) -> Ret {
-    Ok(if a[0] != 0 && field(env, a[0], sock::STATE)? == LISTEN { a[0] } else { 0 })
+    Ok(if a[0] != 0 && field(env, a[0], sock::STATE)? == LISTEN {
+        a[0]
+    } else {
+        0
+    })
 }
 
 /// Casts of a socket to a structure of the kernel, which no socket here has.
@@ -228,7 +277,11 @@ fn sk_assign(env: &mut Env<'_>, a: &Args) -> Ret {
     const NO_REUSEPORT: u64 = 2;
     if env.program().decl.prog_type != ProgType::SkLookup {
         // Test packets are not on their way in.
-        let refused = if a[1] == 0 || a[2] != 0 { Errno::EINVAL } else { Errno::EOPNOTSUPP };
+        let refused = if a[1] == 0 || a[2] != 0 {
+            Errno::EINVAL
+        } else {
+            Errno::EOPNOTSUPP
+        };
         return Ok(errno(refused));
     }
     if a[2] & !(REPLACE | NO_REUSEPORT) != 0 {
@@ -304,7 +357,9 @@ fn mss_option(mut options: &[u8]) -> Option<u16> {
         match *options {
             [0, ..] | [] => return None,
             [1, ref rest @ ..] => options = rest,
-            [2, 4, high, low, ..] => return Some(u16::from_be_bytes([high, low])).filter(|&m| m > 0),
+            [2, 4, high, low, ..] => {
+                return Some(u16::from_be_bytes([high, low])).filter(|&m| m > 0);
+            }
             [_, len, ..] if len >= 2 => options = options.get(usize::from(len)..)?,
             _ => return None,
         }
@@ -314,7 +369,11 @@ fn mss_option(mut options: &[u8]) -> Option<u16> {
 /// A keyed hash of addresses, ports and sequence number, with the index of the segment
 /// size. The kernel's secret is its own; the same program makes and checks ours.
 fn cookie(ip: &[u8], tcp: &[u8], index: usize, seq: u32) -> u32 {
-    let addresses = if ip.len() == 40 { &ip[8..40] } else { &ip[12..20] };
+    let addresses = if ip.len() == 40 {
+        &ip[8..40]
+    } else {
+        &ip[12..20]
+    };
     let mut state = 0x5bd1_e995_9e37_79b9u64 ^ u64::from(seq);
     for chunk in addresses.chunks(4).chain([&tcp[..4]]) {
         let mut word = [0; 4];

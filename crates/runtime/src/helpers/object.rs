@@ -24,7 +24,8 @@ fn percpu_obj_new(env: &mut Env<'_>, a: &Args) -> Ret {
 fn type_size(env: &Env<'_>, type_id: u64) -> Result<usize, Trap> {
     let btf = env.program().btf.as_ref();
     let size = btf.and_then(|btf| btf.size_of(u32::try_from(type_id).ok()?));
-    size.map(|s| s as usize).ok_or_else(|| Trap::helper(format!("no type {type_id} in the program's BTF")))
+    size.map(|s| s as usize)
+        .ok_or_else(|| Trap::helper(format!("no type {type_id} in the program's BTF")))
 }
 
 /// kfunc `(obj, meta)`.
@@ -68,8 +69,11 @@ fn list_push<const BACK: bool>(env: &mut Env<'_>, a: &Args) -> Ret {
         heap::release(env, node.wrapping_sub(a[3]));
         return Ok(errno(Errno::EINVAL));
     }
-    let (before, after) =
-        if BACK { (word(env, head + PREV)?, head) } else { (head, word(env, head + NEXT)?) };
+    let (before, after) = if BACK {
+        (word(env, head + PREV)?, head)
+    } else {
+        (head, word(env, head + NEXT)?)
+    };
     set(env, node + NEXT, after)?;
     set(env, node + PREV, before)?;
     set(env, before + NEXT, node)?;

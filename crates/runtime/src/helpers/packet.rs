@@ -22,13 +22,19 @@ pub(crate) fn input<'a>(env: &'a mut Env<'_>, ctx: u64) -> Result<&'a mut Input,
         return Err(Trap::helper("this context has no packet"));
     };
     if input.ctx_addr() != ctx || !input.has_packet() {
-        return Err(Trap::helper(format!("{ctx:#x} is not the context of a packet")));
+        return Err(Trap::helper(format!(
+            "{ctx:#x} is not the context of a packet"
+        )));
     }
     Ok(input)
 }
 
 /// Does something that may move the packet, and grants its new place.
-fn reshape<T>(env: &mut Env<'_>, ctx: u64, change: impl FnOnce(&mut Input) -> T) -> Result<T, Trap> {
+fn reshape<T>(
+    env: &mut Env<'_>,
+    ctx: u64,
+    change: impl FnOnce(&mut Input) -> T,
+) -> Result<T, Trap> {
     let done = change(input(env, ctx)?);
     if env.checked() {
         env.memory.revoke_kind(RegionKind::Packet);
@@ -39,24 +45,52 @@ fn reshape<T>(env: &mut Env<'_>, ctx: u64, change: impl FnOnce(&mut Input) -> T)
     Ok(done)
 }
 
-fn copy_to(env: &mut Env<'_>, to: u64, len: u64, fill: impl FnOnce(&mut Input, &mut [u8]) -> Result<(), Errno>, ctx: u64) -> Inner<()> {
+fn copy_to(
+    env: &mut Env<'_>,
+    to: u64,
+    len: u64,
+    fill: impl FnOnce(&mut Input, &mut [u8]) -> Result<(), Errno>,
+    ctx: u64,
+) -> Inner<()> {
     let to = env.write(to, len)?;
     Ok(fill(input(env, ctx)?, to))
 }
 
 /// Copies packet bytes to the program's memory; `EFAULT` when the packet is shorter.
 pub(crate) fn load(env: &mut Env<'_>, ctx: u64, offset: u64, to: u64, len: u64) -> Inner<()> {
-    copy_to(env, to, len, |input, to| input.skb_bytes(offset, len).map(|bytes| to.copy_from_slice(bytes)), ctx)
+    copy_to(
+        env,
+        to,
+        len,
+        |input, to| {
+            input
+                .skb_bytes(offset, len)
+                .map(|bytes| to.copy_from_slice(bytes))
+        },
+        ctx,
+    )
 }
 
-pub(crate) fn store(env: &mut Env<'_>, ctx: u64, offset: u64, from: u64, len: u64, flags: u64) -> Inner<()> {
+pub(crate) fn store(
+    env: &mut Env<'_>,
+    ctx: u64,
+    offset: u64,
+    from: u64,
+    len: u64,
+    flags: u64,
+) -> Inner<()> {
     const RECOMPUTE_CSUM: u64 = 1;
     const INVALIDATE_HASH: u64 = 2;
     if flags & !(RECOMPUTE_CSUM | INVALIDATE_HASH) != 0 {
         return Ok(Err(Errno::EINVAL));
     }
     let from = env.read(from, len)?;
-    Ok(input(env, ctx)?.skb_store(offset, from, flags & RECOMPUTE_CSUM != 0, flags & INVALIDATE_HASH != 0))
+    Ok(input(env, ctx)?.skb_store(
+        offset,
+        from,
+        flags & RECOMPUTE_CSUM != 0,
+        flags & INVALIDATE_HASH != 0,
+    ))
 }
 
 pub(crate) fn xdp_load(env: &mut Env<'_>, ctx: u64, offset: u64, to: u64, len: u64) -> Inner<()> {
@@ -68,25 +102,52 @@ pub(crate) fn xdp_load(env: &mut Env<'_>, ctx: u64, offset: u64, to: u64, len: u
     copy_to(env, to, len, fill, ctx)
 }
 
-pub(crate) fn xdp_store(env: &mut Env<'_>, ctx: u64, offset: u64, from: u64, len: u64) -> Inner<()> {
+pub(crate) fn xdp_store(
+    env: &mut Env<'_>,
+    ctx: u64,
+    offset: u64,
+    from: u64,
+    len: u64,
+) -> Inner<()> {
     let from = env.read(from, len)?;
     let input = input(env, ctx)?;
-    Ok(input.xdp_pointer(offset, len).map(|_| input.xdp_copy_in(offset as usize, from)))
+    Ok(input
+        .xdp_pointer(offset, len)
+        .map(|_| input.xdp_copy_in(offset as usize, from)))
 }
 
 /// Copies between the program's memory at `ptr` and the metadata in front of a packet.
-pub(crate) fn meta_copy(env: &mut Env<'_>, ctx: u64, at: u64, ptr: u64, len: u64, write: bool) -> Inner<()> {
-    let Some(address) = meta_pointer(env, ctx, at, len)? else { return Ok(Err(Errno::E2BIG)) };
-    let (to, from) = if write { (address, ptr) } else { (ptr, address) };
+pub(crate) fn meta_copy(
+    env: &mut Env<'_>,
+    ctx: u64,
+    at: u64,
+    ptr: u64,
+    len: u64,
+    write: bool,
+) -> Inner<()> {
+    let Some(address) = meta_pointer(env, ctx, at, len)? else {
+        return Ok(Err(Errno::E2BIG));
+    };
+    let (to, from) = if write {
+        (address, ptr)
+    } else {
+        (ptr, address)
+    };
     env.copy(to, from, len)?;
     Ok(Ok(()))
 }
 
 /// Address of metadata bytes.
-pub(crate) fn meta_pointer(env: &mut Env<'_>, ctx: u64, at: u64, len: u64) -> Result<Option<u64>, Trap> {
+pub(crate) fn meta_pointer(
+    env: &mut Env<'_>,
+    ctx: u64,
+    at: u64,
+    len: u64,
+) -> Result<Option<u64>, Trap> {
     let input = input(env, ctx)?;
     let size = (input.data - input.meta) as u64;
-    Ok((at <= size && len <= size - at).then(|| u64::from(input.pages.address()) + input.meta as u64 + at))
+    Ok((at <= size && len <= size - at)
+        .then(|| u64::from(input.pages.address()) + input.meta as u64 + at))
 }
 
 /// Address of packet bytes in one piece.
@@ -97,13 +158,19 @@ pub(crate) fn pointer(env: &mut Env<'_>, ctx: u64, at: u64, len: u64) -> Result<
 pub(crate) fn xdp_pointer(env: &mut Env<'_>, ctx: u64, at: u64, len: u64) -> Inner<Option<u64>> {
     let input = input(env, ctx)?;
     let base = u64::from(input.pages.address());
-    Ok(input.xdp_pointer(at, len).map(|p| p.map(|p| base + p as u64)))
+    Ok(input
+        .xdp_pointer(at, len)
+        .map(|p| p.map(|p| base + p as u64)))
 }
 
 /// Size of a new dynptr to the packet of `ctx`.
 pub(crate) fn dynptr_size(env: &mut Env<'_>, ctx: u64, kind: Kind) -> Result<u32, Trap> {
     let input = input(env, ctx)?;
-    let size = if kind == Kind::SkbMeta { input.data - input.meta } else { input.packet_len() };
+    let size = if kind == Kind::SkbMeta {
+        input.data - input.meta
+    } else {
+        input.packet_len()
+    };
     Ok(u32::try_from(size).unwrap_or(0))
 }
 
@@ -112,8 +179,17 @@ pub(crate) fn read_only(env: &Env<'_>) -> bool {
     use ProgType as T;
     !matches!(
         env.program().decl.prog_type,
-        T::SchedCls | T::SchedAct | T::LwtXmit | T::SkSkb | T::CgroupSkb | T::FlowDissector | T::Xdp
-    ) || matches!(env.program().decl.prog_type, T::CgroupSkb | T::FlowDissector)
+        T::SchedCls
+            | T::SchedAct
+            | T::LwtXmit
+            | T::SkSkb
+            | T::CgroupSkb
+            | T::FlowDissector
+            | T::Xdp
+    ) || matches!(
+        env.program().decl.prog_type,
+        T::CgroupSkb | T::FlowDissector
+    )
 }
 
 /// Copies bytes behind any dynptr out, `at` counted from the start of what it leads to.
@@ -131,10 +207,14 @@ pub(crate) fn bytes_out(env: &mut Env<'_>, d: Dynptr, at: u64, to: &mut [u8]) ->
             }
             None => Err(Errno::E2BIG),
         },
-        Kind::Skb => input(env, d.data)?.skb_bytes(at, len).map(|bytes| to.copy_from_slice(bytes)),
+        Kind::Skb => input(env, d.data)?
+            .skb_bytes(at, len)
+            .map(|bytes| to.copy_from_slice(bytes)),
         Kind::Xdp => {
             let input = input(env, d.data)?;
-            input.xdp_pointer(at, len).map(|_| input.xdp_copy_out(at as usize, to))
+            input
+                .xdp_pointer(at, len)
+                .map(|_| input.xdp_copy_out(at as usize, to))
         }
     })
 }
@@ -144,7 +224,8 @@ pub(crate) fn bytes_in(env: &mut Env<'_>, d: Dynptr, at: u64, from: &[u8]) -> In
     let len = from.len() as u64;
     Ok(match d.kind {
         Kind::Local | Kind::Ringbuf => {
-            env.write(d.data.wrapping_add(at), len)?.copy_from_slice(from);
+            env.write(d.data.wrapping_add(at), len)?
+                .copy_from_slice(from);
             Ok(())
         }
         Kind::SkbMeta => match meta_pointer(env, d.data, at, len)? {
@@ -157,7 +238,9 @@ pub(crate) fn bytes_in(env: &mut Env<'_>, d: Dynptr, at: u64, from: &[u8]) -> In
         Kind::Skb => input(env, d.data)?.skb_store(at, from, false, false),
         Kind::Xdp => {
             let input = input(env, d.data)?;
-            input.xdp_pointer(at, len).map(|_| input.xdp_copy_in(at as usize, from))
+            input
+                .xdp_pointer(at, len)
+                .map(|_| input.xdp_copy_in(at as usize, from))
         }
     })
 }
@@ -194,12 +277,21 @@ fn skb_load_bytes_relative(env: &mut Env<'_>, a: &Args) -> Ret {
 
 /// `(skb, offset, from, len, flags)`.
 fn skb_store_bytes(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(store(env, a[0], u64::from(a[1] as u32), a[2], u64::from(a[3] as u32), a[4])?)
+    status(store(
+        env,
+        a[0],
+        u64::from(a[1] as u32),
+        a[2],
+        u64::from(a[3] as u32),
+        a[4],
+    )?)
 }
 
 /// `(skb, len)`.
 fn skb_pull_data(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(reshape(env, a[0], |input| input.skb_pull(u64::from(a[1] as u32)))?)
+    status(reshape(env, a[0], |input| {
+        input.skb_pull(u64::from(a[1] as u32))
+    })?)
 }
 
 /// `(skb, offset, from, to, flags)`.
@@ -235,7 +327,9 @@ fn csum_level(env: &mut Env<'_>, a: &Args) -> Ret {
 
 /// `(skb, vlan_proto, vlan_tci)`; the protocol is in network order.
 fn skb_vlan_push(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(reshape(env, a[0], |input| input.vlan_push(u16::from_be(a[1] as u16), a[2] as u16))?)
+    status(reshape(env, a[0], |input| {
+        input.vlan_push(u16::from_be(a[1] as u16), a[2] as u16)
+    })?)
 }
 
 fn skb_vlan_pop(env: &mut Env<'_>, a: &Args) -> Ret {
@@ -244,7 +338,9 @@ fn skb_vlan_pop(env: &mut Env<'_>, a: &Args) -> Ret {
 
 /// `(skb, proto, flags)`; the protocol is in network order.
 fn skb_change_proto(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(reshape(env, a[0], |input| input.skb_change_proto(u16::from_be(a[1] as u16), a[2]))?)
+    status(reshape(env, a[0], |input| {
+        input.skb_change_proto(u16::from_be(a[1] as u16), a[2])
+    })?)
 }
 
 /// `(skb, type)`.
@@ -257,18 +353,26 @@ fn skb_adjust_room(env: &mut Env<'_>, a: &Args) -> Ret {
     let stream = env.program().decl.prog_type == ProgType::SkSkb;
     let (delta, mode, flags) = (a[1] as i32, u64::from(a[2] as u32), a[3]);
     status(reshape(env, a[0], |input| {
-        if stream { input.sk_skb_adjust_room(delta, mode, flags) } else { input.skb_adjust_room(delta, mode, flags) }
+        if stream {
+            input.sk_skb_adjust_room(delta, mode, flags)
+        } else {
+            input.skb_adjust_room(delta, mode, flags)
+        }
     })?)
 }
 
 /// `(skb, len, flags)`.
 fn skb_change_tail(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(reshape(env, a[0], |input| input.skb_change_tail(u64::from(a[1] as u32), a[2]))?)
+    status(reshape(env, a[0], |input| {
+        input.skb_change_tail(u64::from(a[1] as u32), a[2])
+    })?)
 }
 
 /// `(skb, len, flags)`.
 fn skb_change_head(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(reshape(env, a[0], |input| input.skb_change_head(u64::from(a[1] as u32), a[2]))?)
+    status(reshape(env, a[0], |input| {
+        input.skb_change_head(u64::from(a[1] as u32), a[2])
+    })?)
 }
 
 fn get_hash_recalc(env: &mut Env<'_>, a: &Args) -> Ret {
@@ -297,7 +401,10 @@ fn skb_set_tstamp(env: &mut Env<'_>, a: &Args) -> Ret {
     use crate::context::layout::sk_buff;
     let kind = a[2] as u32;
     let input = input(env, a[0])?;
-    let ip = matches!(u16::from_be(input.ctx_u32(sk_buff::PROTOCOL) as u16), 0x0800 | 0x86dd);
+    let ip = matches!(
+        u16::from_be(input.ctx_u32(sk_buff::PROTOCOL) as u16),
+        0x0800 | 0x86dd
+    );
     if !ip {
         return Ok(errno(Errno::EOPNOTSUPP));
     }
@@ -322,27 +429,45 @@ fn skb_ecn_set_ce(env: &mut Env<'_>, a: &Args) -> Ret {
 
 /// `(xdp, delta)`.
 fn xdp_adjust_head(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(reshape(env, a[0], |input| input.xdp_adjust_head(a[1] as i32))?)
+    status(reshape(env, a[0], |input| {
+        input.xdp_adjust_head(a[1] as i32)
+    })?)
 }
 
 /// `(xdp, delta)`.
 fn xdp_adjust_meta(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(reshape(env, a[0], |input| input.xdp_adjust_meta(a[1] as i32))?)
+    status(reshape(env, a[0], |input| {
+        input.xdp_adjust_meta(a[1] as i32)
+    })?)
 }
 
 /// `(xdp, delta)`.
 fn xdp_adjust_tail(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(reshape(env, a[0], |input| input.xdp_adjust_tail(a[1] as i32))?)
+    status(reshape(env, a[0], |input| {
+        input.xdp_adjust_tail(a[1] as i32)
+    })?)
 }
 
 /// `(xdp, offset, buf, len)`.
 fn xdp_load_bytes(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(xdp_load(env, a[0], u64::from(a[1] as u32), a[2], u64::from(a[3] as u32))?)
+    status(xdp_load(
+        env,
+        a[0],
+        u64::from(a[1] as u32),
+        a[2],
+        u64::from(a[3] as u32),
+    )?)
 }
 
 /// `(xdp, offset, buf, len)`.
 fn xdp_store_bytes(env: &mut Env<'_>, a: &Args) -> Ret {
-    status(xdp_store(env, a[0], u64::from(a[1] as u32), a[2], u64::from(a[3] as u32))?)
+    status(xdp_store(
+        env,
+        a[0],
+        u64::from(a[1] as u32),
+        a[2],
+        u64::from(a[3] as u32),
+    )?)
 }
 
 fn xdp_get_buff_len(env: &mut Env<'_>, a: &Args) -> Ret {
@@ -380,7 +505,11 @@ fn skb_set_tunnel_key(env: &mut Env<'_>, a: &Args) -> Ret {
     if (a[3] & IPV6 == 0 && label != 0) || ext != 0 {
         return Ok(errno(Errno::EINVAL));
     }
-    input(env, a[0])?.skb.tunnel = Some(crate::context::TunnelKey { key: key.to_vec(), flags: a[3], options: Vec::new() });
+    input(env, a[0])?.skb.tunnel = Some(crate::context::TunnelKey {
+        key: key.to_vec(),
+        flags: a[3],
+        options: Vec::new(),
+    });
     Ok(0)
 }
 
@@ -407,15 +536,46 @@ fn check_mtu(env: &mut Env<'_>, a: &Args) -> Ret {
     const SEGS: u64 = 1;
     let (given, diff) = (u32::from_ne_bytes(env.load(a[2])?), i64::from(a[3] as i32));
     let xdp = env.program().decl.prog_type == ProgType::Xdp;
-    if a[4] & !(if xdp { 0 } else { SEGS }) != 0 || (!xdp && a[4] & SEGS != 0 && (diff != 0 || given != 0)) {
+    if a[4] & !(if xdp { 0 } else { SEGS }) != 0
+        || (!xdp && a[4] & SEGS != 0 && (diff != 0 || given != 0))
+    {
         return Ok(errno(Errno::EINVAL));
     }
     let len = input(env, a[0])?.packet_len() as i64;
-    let len = if given != 0 { i64::from(given) + HEADER } else { len };
+    let len = if given != 0 {
+        i64::from(given) + HEADER
+    } else {
+        len
+    };
     env.store(a[2], MTU.to_ne_bytes())?;
     /// `BPF_MTU_CHK_RET_FRAG_NEEDED`.
     const FRAG_NEEDED: u64 = 1;
-    Ok(if len + diff <= i64::from(MTU) + HEADER { 0 } else { FRAG_NEEDED })
+    Ok(if len + diff <= i64::from(MTU) + HEADER {
+        0
+    } else {
+        FRAG_NEEDED
+    })
+}
+
+/// `(msg, start, end, flags)`.
+fn msg_pull_data(env: &mut Env<'_>, a: &Args) -> Ret {
+    status(reshape(env, a[0], |input| {
+        input.msg_pull(a[1] as u32, a[2] as u32, a[3])
+    })?)
+}
+
+/// `(msg, start, len, flags)`.
+fn msg_push_data(env: &mut Env<'_>, a: &Args) -> Ret {
+    status(reshape(env, a[0], |input| {
+        input.msg_push(a[1] as u32, a[2] as u32, a[3])
+    })?)
+}
+
+/// `(msg, start, len, flags)`.
+fn msg_pop_data(env: &mut Env<'_>, a: &Args) -> Ret {
+    status(reshape(env, a[0], |input| {
+        input.msg_pop(a[1] as u32, a[2] as u32, a[3])
+    })?)
 }
 
 pub(super) const HELPERS: &[Row] = &[
@@ -454,4 +614,7 @@ pub(super) const HELPERS: &[Row] = &[
     ("xdp_store_bytes", xdp_store_bytes),
     ("xdp_get_buff_len", xdp_get_buff_len),
     ("check_mtu", check_mtu),
+    ("msg_pull_data", msg_pull_data),
+    ("msg_push_data", msg_push_data),
+    ("msg_pop_data", msg_pop_data),
 ];

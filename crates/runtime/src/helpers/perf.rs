@@ -21,9 +21,26 @@ fn output(env: &mut Env<'_>, a: &Args) -> Ret {
     let data = env.read(a[3], a[4])?;
     let with_packet = !matches!(
         env.program().decl.prog_type,
-        T::Kprobe | T::Tracepoint | T::PerfEvent | T::RawTracepoint | T::RawTracepointWritable | T::Tracing | T::Lsm
-            | T::Syscall | T::SockOps | T::CgroupSockopt | T::CgroupSysctl | T::CgroupSockAddr | T::CgroupSock
-            | T::CgroupDevice | T::SkMsg | T::Ext | T::StructOps | T::LircMode2 | T::Netfilter | T::SkLookup
+        T::Kprobe
+            | T::Tracepoint
+            | T::PerfEvent
+            | T::RawTracepoint
+            | T::RawTracepointWritable
+            | T::Tracing
+            | T::Lsm
+            | T::Syscall
+            | T::SockOps
+            | T::CgroupSockopt
+            | T::CgroupSysctl
+            | T::CgroupSockAddr
+            | T::CgroupSock
+            | T::CgroupDevice
+            | T::SkMsg
+            | T::Ext
+            | T::StructOps
+            | T::LircMode2
+            | T::Netfilter
+            | T::SkLookup
             | T::SkReuseport
     );
     let allowed = INDEX_MASK | if with_packet { CTXLEN_MASK } else { 0 };
@@ -33,11 +50,17 @@ fn output(env: &mut Env<'_>, a: &Args) -> Ret {
     let len = (a[2] & CTXLEN_MASK) >> CTXLEN_SHIFT;
     let mut bytes = std::mem::take(&mut env.state.text);
     bytes.clear();
-    let copied = if len == 0 { Ok(Ok(())) } else { packet_bytes(env, a[0], len as usize, &mut bytes) };
+    let copied = if len == 0 {
+        Ok(Ok(()))
+    } else {
+        packet_bytes(env, a[0], len as usize, &mut bytes)
+    };
     let done = match copied {
         Ok(Ok(())) => {
             let cpu = env.cpu();
-            let events = env.map(a[1]).and_then(|map| map.as_perf_events().ok_or_else(not_events));
+            let events = env
+                .map(a[1])
+                .and_then(|map| map.as_perf_events().ok_or_else(not_events));
             events.map(|events| events.output(cpu, a[2] & INDEX_MASK, &[data, &bytes]))
         }
         other => other,
@@ -46,7 +69,12 @@ fn output(env: &mut Env<'_>, a: &Args) -> Ret {
     status(done?)
 }
 
-fn packet_bytes(env: &mut Env<'_>, ctx: u64, len: usize, out: &mut Vec<u8>) -> Result<Result<(), Errno>, Trap> {
+fn packet_bytes(
+    env: &mut Env<'_>,
+    ctx: u64,
+    len: usize,
+    out: &mut Vec<u8>,
+) -> Result<Result<(), Errno>, Trap> {
     let xdp = env.program().decl.prog_type == ProgType::Xdp;
     let input = packet::input(env, ctx)?;
     if len > input.packet_len() {
@@ -57,12 +85,18 @@ fn packet_bytes(env: &mut Env<'_>, ctx: u64, len: usize, out: &mut Vec<u8>) -> R
         input.xdp_copy_out(0, out);
         return Ok(Ok(()));
     }
-    Ok(input.skb_bytes(0, len as u64).map(|bytes| out.extend_from_slice(bytes)))
+    Ok(input
+        .skb_bytes(0, len as u64)
+        .map(|bytes| out.extend_from_slice(bytes)))
 }
 
 /// The slot that flags name: an index, or the CPU that runs the program.
 fn slot(env: &Env<'_>, flags: u64) -> u32 {
-    if flags & INDEX_MASK == INDEX_MASK { env.cpu() } else { flags as u32 }
+    if flags & INDEX_MASK == INDEX_MASK {
+        env.cpu()
+    } else {
+        flags as u32
+    }
 }
 
 /// `(map, flags)`.
@@ -71,7 +105,12 @@ fn read(env: &mut Env<'_>, a: &Args) -> Ret {
         return Ok(errno(Errno::EINVAL));
     }
     let slot = slot(env, a[1]);
-    result(env.map(a[0])?.as_perf_events().ok_or_else(not_events)?.counter(slot))
+    result(
+        env.map(a[0])?
+            .as_perf_events()
+            .ok_or_else(not_events)?
+            .counter(slot),
+    )
 }
 
 /// `(map, flags, buf, size)`: `struct bpf_perf_event_value`, counter, time enabled and running.
@@ -84,7 +123,12 @@ fn read_value(env: &mut Env<'_>, a: &Args) -> Ret {
         return Ok(errno(Errno::EINVAL));
     }
     let slot = slot(env, a[1]);
-    match env.map(a[0])?.as_perf_events().ok_or_else(not_events)?.counter(slot) {
+    match env
+        .map(a[0])?
+        .as_perf_events()
+        .ok_or_else(not_events)?
+        .counter(slot)
+    {
         Ok(counter) => {
             out[..8].copy_from_slice(&counter.to_ne_bytes());
             Ok(0)

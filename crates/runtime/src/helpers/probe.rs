@@ -15,7 +15,8 @@ pub(crate) fn known(env: &mut Env<'_>, addr: u64, len: u64) -> Option<u64> {
     if !env.checked() && !std::mem::replace(&mut env.state.probed, true) {
         survey(env);
     }
-    env.find(addr, len, false).or_else(|| heap::holds(env, addr, len).then_some(addr))
+    env.find(addr, len, false)
+        .or_else(|| heap::holds(env, addr, len).then_some(addr))
 }
 
 /// Fills the memory table of a run without checks, which needs none otherwise.
@@ -24,7 +25,8 @@ fn survey(env: &mut Env<'_>) {
     // SAFETY: the first window and the current one are windows of the run's stack, and no
     // reference to them is held while a helper runs.
     let (first, current) = unsafe { ((*env.window_start).r[10], (*env.window).r[10]) };
-    env.memory.set_stack_start(first.wrapping_sub(FRAME_BYTES as u64));
+    env.memory
+        .set_stack_start(first.wrapping_sub(FRAME_BYTES as u64));
     env.memory.set_stack_top(current);
     env.memory.arena = env.maps().arena().cloned();
     env.context.grant(env.memory);
@@ -40,7 +42,11 @@ pub(crate) fn read(env: &mut Env<'_>, addr: u64, dst: &mut [u8]) -> bool {
         Some(at) => {
             // SAFETY: `known` found that many readable bytes; `copy` allows overlap with `dst`.
             unsafe {
-                std::ptr::copy(std::ptr::with_exposed_provenance(at as usize), dst.as_mut_ptr(), dst.len());
+                std::ptr::copy(
+                    std::ptr::with_exposed_provenance(at as usize),
+                    dst.as_mut_ptr(),
+                    dst.len(),
+                );
             }
             true
         }
@@ -85,7 +91,11 @@ impl Probe for Env<'_> {
 /// `(dst, size, unsafe_ptr)`.
 fn probe_read(env: &mut Env<'_>, a: &Args) -> Ret {
     let dst = env.write(a[0], u64::from(a[1] as u32))?;
-    Ok(if read(env, a[2], dst) { 0 } else { errno(Errno::EFAULT) })
+    Ok(if read(env, a[2], dst) {
+        0
+    } else {
+        errno(Errno::EFAULT)
+    })
 }
 
 /// `(dst, size, unsafe_ptr)`: the length with the NUL, which is always there.

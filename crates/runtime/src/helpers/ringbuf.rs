@@ -14,7 +14,9 @@ const NO_WAKEUP: u64 = 1;
 const FORCE_WAKEUP: u64 = 2;
 
 fn ring<'r>(env: &mut Env<'r>, map: u64) -> Result<&'r RingBuf, Trap> {
-    env.map(map)?.as_ring().ok_or_else(|| Trap::helper("the map is no ring buffer"))
+    env.map(map)?
+        .as_ring()
+        .ok_or_else(|| Trap::helper("the map is no ring buffer"))
 }
 
 /// `(ring, data, size, flags)`.
@@ -25,11 +27,18 @@ fn output(env: &mut Env<'_>, a: &Args) -> Ret {
 
 /// Reserves a record and lets the program write it.
 fn take(env: &mut Env<'_>, map: u64, size: u64) -> Result<Option<u64>, Trap> {
-    let Some(record) = ring(env, map)?.reserve(size) else { return Ok(None) };
+    let Some(record) = ring(env, map)?.reserve(size) else {
+        return Ok(None);
+    };
     let start = record.as_ptr().expose_provenance() as u64;
     env.state.records.push(start);
     if env.checked() {
-        env.memory.grant(Region { start, len: size, writable: true, kind: RegionKind::Record });
+        env.memory.grant(Region {
+            start,
+            len: size,
+            writable: true,
+            kind: RegionKind::Record,
+        });
     }
     Ok(Some(start))
 }
@@ -37,7 +46,9 @@ fn take(env: &mut Env<'_>, map: u64, size: u64) -> Result<Option<u64>, Trap> {
 /// Hands a record over; the program may not touch it any more.
 fn give(env: &mut Env<'_>, record: u64, flags: u64, discard: bool) -> Result<(), Trap> {
     let Some(i) = env.state.records.iter().position(|&r| r == record) else {
-        return Err(Trap::helper(format!("{record:#x} is not a reserved record")));
+        return Err(Trap::helper(format!(
+            "{record:#x} is not a reserved record"
+        )));
     };
     env.state.records.swap_remove(i);
     if env.checked() {
@@ -100,7 +111,14 @@ fn reserve_dynptr(env: &mut Env<'_>, a: &Args) -> Ret {
     };
     match record {
         Ok(data) => {
-            Dynptr { data, kind: Kind::Ringbuf, offset: 0, size: size as u32, rdonly: false }.store(env, a[3])?;
+            Dynptr {
+                data,
+                kind: Kind::Ringbuf,
+                offset: 0,
+                size: size as u32,
+                rdonly: false,
+            }
+            .store(env, a[3])?;
             Ok(0)
         }
         Err(e) => {
@@ -124,7 +142,10 @@ fn user_drain(env: &mut Env<'_>, a: &Args) -> Ret {
     if a[3] & !(NO_WAKEUP | FORCE_WAKEUP) != 0 {
         return Ok(errno(Errno::EINVAL));
     }
-    let ring = env.map(a[0])?.as_user_ring().ok_or_else(|| Trap::helper("the map is no user ring buffer"))?;
+    let ring = env
+        .map(a[0])?
+        .as_user_ring()
+        .ok_or_else(|| Trap::helper("the map is no user ring buffer"))?;
     let mut drain = match ring.drain() {
         Ok(drain) => drain,
         Err(e) => return Ok(errno(e)),
@@ -138,10 +159,26 @@ fn user_drain(env: &mut Env<'_>, a: &Args) -> Ret {
         let data = sample.data.as_ptr().expose_provenance() as u64;
         if checked {
             let kind = RegionKind::Other("sample");
-            env.memory.grant(Region { start: ptr, len: 16, writable: true, kind });
-            env.memory.grant(Region { start: data, len: sample.len.into(), writable: false, kind });
+            env.memory.grant(Region {
+                start: ptr,
+                len: 16,
+                writable: true,
+                kind,
+            });
+            env.memory.grant(Region {
+                start: data,
+                len: sample.len.into(),
+                writable: false,
+                kind,
+            });
         }
-        let d = Dynptr { data, kind: Kind::Local, offset: 0, size: sample.len, rdonly: false };
+        let d = Dynptr {
+            data,
+            kind: Kind::Local,
+            offset: 0,
+            size: sample.len,
+            rdonly: false,
+        };
         result = match d.store(env, ptr) {
             Ok(()) => env.call(a[1], [ptr, a[2], 0, 0, 0]),
             Err(trap) => Err(trap),

@@ -36,7 +36,8 @@ impl FieldHooks for Shared {
             }
             FieldKind::KptrRef | FieldKind::KptrPercpu => {
                 // SAFETY: the map says that an 8-byte field lies there, and checked its alignment.
-                let object = unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }.swap(0, Ordering::AcqRel);
+                let object =
+                    unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }.swap(0, Ordering::AcqRel);
                 self.heap.release(object);
             }
             _ => {}
@@ -79,7 +80,10 @@ const MAX_ELEMENTS: u32 = 64;
 /// The special fields of a map's value, by its type.
 pub(crate) fn special_fields(btf: &Btf, def: &MapDef) -> Vec<Field> {
     let mut fields = Vec::new();
-    if let Some(value) = btf.resolve(def.value_type_id).filter(|_| def.value_type_id != 0) {
+    if let Some(value) = btf
+        .resolve(def.value_type_id)
+        .filter(|_| def.value_type_id != 0)
+    {
         search(btf, value, 0, 0, &mut fields);
     }
     fields.retain(|f| u64::from(f.offset) + u64::from(f.size()) <= u64::from(def.value_size));
@@ -105,7 +109,10 @@ fn search(btf: &Btf, t: Type<'_>, at: u32, depth: u32, fields: &mut Vec<Field>) 
         }
         Kind::Datasec => {
             for variable in t.variables() {
-                let inner = btf.type_by_id(variable.type_id).and_then(Type::target).and_then(Type::resolve);
+                let inner = btf
+                    .type_by_id(variable.type_id)
+                    .and_then(Type::target)
+                    .and_then(Type::resolve);
                 if let Some(inner) = inner {
                     search(btf, inner, variable.offset, depth + 1, fields);
                 }
@@ -113,13 +120,26 @@ fn search(btf: &Btf, t: Type<'_>, at: u32, depth: u32, fields: &mut Vec<Field>) 
         }
         Kind::Array => {
             let Some(array) = t.array() else { return };
-            let (Some(inner), Some(size)) = (btf.resolve(array.element), btf.size_of(array.element)) else { return };
+            let (Some(inner), Some(size)) =
+                (btf.resolve(array.element), btf.size_of(array.element))
+            else {
+                return;
+            };
             for i in 0..array.count.min(MAX_ELEMENTS) {
-                search(btf, inner, at.saturating_add(size.saturating_mul(i)), depth + 1, fields);
+                search(
+                    btf,
+                    inner,
+                    at.saturating_add(size.saturating_mul(i)),
+                    depth + 1,
+                    fields,
+                );
             }
         }
         Kind::Ptr => {
-            let tags = btf.pointer_tags(t.id()).map(|(tags, _)| tags).unwrap_or_default();
+            let tags = btf
+                .pointer_tags(t.id())
+                .map(|(tags, _)| tags)
+                .unwrap_or_default();
             if let Some(&(_, kind)) = TAGS.iter().find(|(tag, _)| tags.contains(tag)) {
                 fields.push(Field { kind, offset: at });
             }

@@ -19,8 +19,14 @@ fn get(env: &mut Env<'_>, a: &Args) -> Ret {
     }
     let map = env.map(a[0])?;
     let storage = map.as_storage().ok_or_else(not_storage)?;
-    let init = if a[2] == 0 { None } else { Some(env.read(a[2], map.value_size() as u64)?) };
-    Ok(storage.get(a[1], a[3], init).map_or(0, |value| value.as_ptr().expose_provenance() as u64))
+    let init = if a[2] == 0 {
+        None
+    } else {
+        Some(env.read(a[2], map.value_size() as u64)?)
+    };
+    Ok(storage
+        .get(a[1], a[3], init)
+        .map_or(0, |value| value.as_ptr().expose_provenance() as u64))
 }
 
 /// `(map, owner)`.
@@ -28,7 +34,12 @@ fn delete(env: &mut Env<'_>, a: &Args) -> Ret {
     if a[1] == 0 {
         return Ok(errno(Errno::EINVAL));
     }
-    status(env.map(a[0])?.as_storage().ok_or_else(not_storage)?.delete_owner(a[1]))
+    status(
+        env.map(a[0])?
+            .as_storage()
+            .ok_or_else(not_storage)?
+            .delete_owner(a[1]),
+    )
 }
 
 /// `(map, flags)`: the value of the current cgroup for this kind of program.

@@ -63,7 +63,11 @@ fn find(env: &mut Env<'_>, s: u64, max: u64, wanted: u8, at_end: bool) -> Result
             return Err(Errno::ENOENT);
         }
     }
-    Err(if max <= MAX { Errno::ENOENT } else { Errno::E2BIG })
+    Err(if max <= MAX {
+        Errno::ENOENT
+    } else {
+        Errno::E2BIG
+    })
 }
 
 /// `(s, c)`.
@@ -105,7 +109,11 @@ fn length(env: &mut Env<'_>, s: u64, max: u64) -> Result<i64, Errno> {
             return Ok(i as i64);
         }
     }
-    if max <= MAX { Ok(max as i64) } else { Err(Errno::E2BIG) }
+    if max <= MAX {
+        Ok(max as i64)
+    } else {
+        Err(Errno::E2BIG)
+    }
 }
 
 fn strlen(env: &mut Env<'_>, a: &Args) -> Ret {
@@ -154,7 +162,11 @@ fn search(env: &mut Env<'_>, a: &Args, max: u64, fold: bool) -> Result<i64, Errn
             if c == 0 {
                 return Err(Errno::ENOENT);
             }
-            let same = if fold { c.eq_ignore_ascii_case(&wanted) } else { c == wanted };
+            let same = if fold {
+                c.eq_ignore_ascii_case(&wanted)
+            } else {
+                c == wanted
+            };
             if !same {
                 break;
             }
@@ -167,7 +179,11 @@ fn search(env: &mut Env<'_>, a: &Args, max: u64, fold: bool) -> Result<i64, Errn
         return Err(Errno::E2BIG);
     }
     // An empty needle is found in an empty haystack too.
-    if byte(env, a[1])? == 0 { Ok(0) } else { Err(Errno::ENOENT) }
+    if byte(env, a[1])? == 0 {
+        Ok(0)
+    } else {
+        Err(Errno::ENOENT)
+    }
 }
 
 fn strstr(env: &mut Env<'_>, a: &Args) -> Ret {

@@ -51,7 +51,11 @@ fn comm(env: &mut Env<'_>, a: &Args) -> Ret {
     let comm = env.host().task().comm;
     out.fill(0);
     let room = out.len().saturating_sub(1);
-    for (to, from) in out.iter_mut().take(room).zip(comm.iter().take_while(|&&b| b != 0)) {
+    for (to, from) in out
+        .iter_mut()
+        .take(room)
+        .zip(comm.iter().take_while(|&&b| b != 0))
+    {
         *to = *from;
     }
     Ok(0)
@@ -99,7 +103,11 @@ fn ns_current_pid_tgid(env: &mut Env<'_>, a: &Args) -> Ret {
 /// `(map, index)`: whether the task is under the cgroup in that slot. No slot holds one here.
 fn under_cgroup(env: &mut Env<'_>, a: &Args) -> Ret {
     let entries = env.map(a[0])?.params().max_entries;
-    Ok(errno(if a[1] as u32 >= entries { Errno::E2BIG } else { Errno::EAGAIN }))
+    Ok(errno(if a[1] as u32 >= entries {
+        Errno::E2BIG
+    } else {
+        Errno::EAGAIN
+    }))
 }
 
 /// `(skb, map, index)`.

@@ -18,7 +18,11 @@ fn terminated(bytes: &[u8]) -> Result<&[u8], Errno> {
 }
 
 /// The 64-bit arguments at `ptr`; `len` bytes, a multiple of 8, at most twelve.
-fn arguments(env: &mut Env<'_>, ptr: u64, len: u64) -> Result<Result<([u64; MAX_ARGS], usize), Errno>, crate::Trap> {
+fn arguments(
+    env: &mut Env<'_>,
+    ptr: u64,
+    len: u64,
+) -> Result<Result<([u64; MAX_ARGS], usize), Errno>, crate::Trap> {
     let count = (len / 8) as usize;
     if !len.is_multiple_of(8) || count > MAX_ARGS || (count > 0 && ptr == 0) {
         return Ok(Err(Errno::EINVAL));
@@ -89,8 +93,11 @@ fn seq_printf(env: &mut Env<'_>, a: &Args) -> Ret {
         Ok(args) => args,
         Err(e) => return Ok(errno(e)),
     };
-    let text = terminated(fmt)
-        .and_then(|fmt| formatted(env, fmt, &args[..n], |env, text| env.state.seq.extend_from_slice(text)));
+    let text = terminated(fmt).and_then(|fmt| {
+        formatted(env, fmt, &args[..n], |env, text| {
+            env.state.seq.extend_from_slice(text)
+        })
+    });
     result(text.map(|()| 0))
 }
 
@@ -150,7 +157,10 @@ fn number(text: &[u8], flags: u64) -> Result<Number, Errno> {
     if flags & !0x1f != 0 || ![0, 8, 10, 16].contains(&base) || text.is_empty() {
         return Err(Errno::EINVAL);
     }
-    let mut at = text.iter().position(|b| !matches!(b, 9..=13 | b' ' | 0xa0)).unwrap_or(text.len());
+    let mut at = text
+        .iter()
+        .position(|b| !matches!(b, 9..=13 | b' ' | 0xa0))
+        .unwrap_or(text.len());
     let negative = text.get(at) == Some(&b'-');
     at += usize::from(negative);
     if at == text.len() {
@@ -170,8 +180,13 @@ fn number(text: &[u8], flags: u64) -> Result<Number, Errno> {
     let mut count = 0;
     let mut overflow = false;
     for &c in &digits[skip..] {
-        let Some(digit) = (c as char).to_digit(base as u32) else { break };
-        match magnitude.checked_mul(base).and_then(|m| m.checked_add(u64::from(digit))) {
+        let Some(digit) = (c as char).to_digit(base as u32) else {
+            break;
+        };
+        match magnitude
+            .checked_mul(base)
+            .and_then(|m| m.checked_add(u64::from(digit)))
+        {
             Some(m) => magnitude = m,
             None => overflow = true,
         }
@@ -183,7 +198,11 @@ fn number(text: &[u8], flags: u64) -> Result<Number, Errno> {
     if count == 0 {
         return Err(Errno::EINVAL);
     }
-    Ok(Number { negative, magnitude, consumed: (at + skip + count) as u64 })
+    Ok(Number {
+        negative,
+        magnitude,
+        consumed: (at + skip + count) as u64,
+    })
 }
 
 /// `(buf, buf_len, flags, res)`.
@@ -194,7 +213,11 @@ fn strtol(env: &mut Env<'_>, a: &Args) -> Ret {
         Ok(n) => n,
         Err(e) => return Ok(errno(e)),
     };
-    let value = if n.negative { n.magnitude.wrapping_neg() as i64 } else { n.magnitude as i64 };
+    let value = if n.negative {
+        n.magnitude.wrapping_neg() as i64
+    } else {
+        n.magnitude as i64
+    };
     if n.magnitude != 0 && (value < 0) != n.negative {
         return Ok(errno(Errno::ERANGE));
     }
@@ -227,4 +250,7 @@ pub(super) const HELPERS: &[Row] = &[
     ("strtoul", strtoul),
 ];
 
-pub(super) const KFUNCS: &[Row] = &[("bpf_stream_vprintk", stream_vprintk), ("bpf_stream_vprintk_impl", stream_vprintk)];
+pub(super) const KFUNCS: &[Row] = &[
+    ("bpf_stream_vprintk", stream_vprintk),
+    ("bpf_stream_vprintk_impl", stream_vprintk),
+];

@@ -88,7 +88,9 @@ fn element(map: &Arc<Map>, at: u64) -> Option<Element> {
     };
     if let (MapType::Array, Some(array)) = (map.map_type(), map.as_array()) {
         let index = (0..array.entries()).find(|&i| {
-            array.get(i).is_some_and(|v| at.wrapping_sub(v.as_ptr().expose_provenance() as u64) < size)
+            array
+                .get(i)
+                .is_some_and(|v| at.wrapping_sub(v.as_ptr().expose_provenance() as u64) < size)
         })?;
         let start = array.get(index)?.as_ptr().expose_provenance() as u64;
         found = Some((Box::from(index.to_ne_bytes().as_slice()), start));
@@ -96,7 +98,11 @@ fn element(map: &Arc<Map>, at: u64) -> Option<Element> {
         map.for_each_value(0, visit).ok()?;
     }
     let (key, value) = found?;
-    Some(Element { map: Arc::as_ptr(map) as usize as u64, key, value })
+    Some(Element {
+        map: Arc::as_ptr(map) as usize as u64,
+        key,
+        value,
+    })
 }
 
 /// Runs the callbacks of every timer due by `now` (nanoseconds of the monotonic clock) and
@@ -122,7 +128,8 @@ pub fn run_due(maps: &MapSet, vm: &mut Vm, now: u64) -> Vec<Outcome> {
         }) else {
             continue;
         };
-        let callback = callback.and_then(|(program, function)| Some((program.upgrade()?, function)));
+        let callback =
+            callback.and_then(|(program, function)| Some((program.upgrade()?, function)));
         let element = map.upgrade().and_then(|map| element(&map, at));
         if let (Some((program, function)), Some(mut element)) = (callback, element) {
             let args = element.args();
@@ -137,7 +144,12 @@ pub fn run_due(maps: &MapSet, vm: &mut Vm, now: u64) -> Vec<Outcome> {
 
 /// When the next timer or work item of the object is due, if any is.
 pub fn next_due(maps: &MapSet) -> Option<u64> {
-    maps.shared.timers.lock().values().filter_map(|t| t.due).min()
+    maps.shared
+        .timers
+        .lock()
+        .values()
+        .filter_map(|t| t.due)
+        .min()
 }
 
 fn init(env: &mut Env<'_>, a: &Args, work: bool) -> Ret {
@@ -149,7 +161,16 @@ fn init(env: &mut Env<'_>, a: &Args, work: bool) -> Ret {
     if timers.contains_key(&a[0]) && marked != [0; 8] {
         return Ok(errno(Errno::EBUSY));
     }
-    timers.insert(a[0], Timer { map, callback: None, due: None, running: false, work });
+    timers.insert(
+        a[0],
+        Timer {
+            map,
+            callback: None,
+            due: None,
+            running: false,
+            work,
+        },
+    );
     env.store(a[0], a[0].to_ne_bytes())?;
     Ok(0)
 }
@@ -173,7 +194,11 @@ fn wq_init(env: &mut Env<'_>, a: &Args) -> Ret {
 }
 
 /// Does something with the timer at `at`; `EINVAL` if it was not initialized.
-fn with_timer(env: &mut Env<'_>, at: u64, work: impl FnOnce(&mut Timer) -> Result<u64, Errno>) -> Ret {
+fn with_timer(
+    env: &mut Env<'_>,
+    at: u64,
+    work: impl FnOnce(&mut Timer) -> Result<u64, Errno>,
+) -> Ret {
     let marked: Result<[u8; 8], Trap> = env.load(at);
     let marked = marked? != [0; 8];
     let mut timers = env.maps().shared.timers.lock();
@@ -212,7 +237,11 @@ fn timer_start(env: &mut Env<'_>, a: &Args) -> Ret {
         if timer.callback.is_none() {
             return Err(Errno::EINVAL);
         }
-        timer.due = Some(if a[2] & ABSOLUTE != 0 { a[1] } else { now.saturating_add(a[1]) });
+        timer.due = Some(if a[2] & ABSOLUTE != 0 {
+            a[1]
+        } else {
+            now.saturating_add(a[1])
+        });
         Ok(0)
     })
 }
