@@ -77,7 +77,7 @@ pub static TARGETS: &[Target] = &[
     ]),
     target("bpf_prog", (5, 9), &[object(8, "prog", "bpf_prog", OR_NULL)]),
     target("bpf_sk_storage_map", (5, 9), &[
-        object(16, "sk", "sock_common", OR_NULL),
+        object(16, "sk", "sock", OR_NULL),
         buffer(24, "value", OR_NULL),
     ]),
     target("cgroup", (6, 1), &[object(8, "cgroup", "cgroup", TRUSTED_OR_NULL)]),
@@ -88,7 +88,7 @@ pub static TARGETS: &[Target] = &[
     target("netlink", (5, 8), &[object(8, "sk", "netlink_sock", OR_NULL)]),
     target("sockmap", (5, 10), &[
         buffer(16, "key", READ_ONLY_OR_NULL),
-        object(24, "sk", "sock_common", OR_NULL),
+        object(24, "sk", "sock", OR_NULL),
     ]),
     target("task", (5, 8), &[object(8, "task", "task_struct", TRUSTED_OR_NULL)]),
     target("task_file", (5, 8), &[

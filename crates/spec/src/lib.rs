@@ -10,6 +10,7 @@ mod attach_type;
 pub mod btf_rules;
 mod caller;
 pub mod context;
+mod feature;
 pub mod helper;
 pub mod iter;
 pub mod kfunc;
@@ -27,6 +28,7 @@ mod version;
 
 pub use attach_type::AttachType;
 pub use caller::{Caller, Capability, When};
+pub use feature::Feature;
 pub use helper::Helper;
 pub use map_type::MapType;
 pub use prog_type::ProgType;

@@ -5,7 +5,7 @@ use bpfkit_spec::helper::{Arg, ArgKind, Helper, Proto, RetKind};
 use bpfkit_spec::{MapType, TypeFlags};
 
 use crate::bpf::Kernel;
-use crate::programs::{EXIT, Program, call, insn, mov_imm};
+use crate::programs::{Program, call, insn, mov_imm};
 
 /// Bytes of initialized stack, for keys and values.
 const STACK: i32 = 128;
@@ -141,7 +141,7 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The program; none where an argument cannot be made here.
+    /// The program but for its end; none where an argument cannot be made here.
     pub fn build(&self) -> Option<Vec<[u8; 8]>> {
         let mut insns = vec![mov(6, 1)];
         for offset in (1..=STACK / 8).map(|i| -8 * i) {
@@ -149,10 +149,8 @@ impl Call<'_> {
         }
         let wrong = self.instead.map(|(index, _)| index);
         let arity = wrong.map_or(self.proto.arity(), |index| index + 1);
-        let mut checks = Vec::new();
         if matches!(self.instead, Some((_, Instead::Packet))) {
-            checks = self.packet_in_r8()?;
-            insns.extend(&checks);
+            insns.extend(self.packet_in_r8()?);
         }
         let task = self
             .proto
@@ -181,11 +179,9 @@ impl Call<'_> {
             insns.push(mov_imm(register, SIZE));
         }
         insns.push(call(self.helper.id));
-        // Programs differ in what they may return; every one may return 0 or 1.
-        let exit = insns.len();
-        insns.extend([mov_imm(0, self.program.good_return()), EXIT]);
-        for jump in checks_jumps(&insns) {
-            insns[jump][2..4].copy_from_slice(&((exit - jump - 1) as i16).to_le_bytes());
+        let end = insns.len();
+        for jump in open_jumps(&insns) {
+            insns[jump][2..4].copy_from_slice(&((end - jump - 1) as i16).to_le_bytes());
         }
         Some(insns)
     }
@@ -248,7 +244,8 @@ const JGT: u8 = 0x2d;
 /// Target of a jump that is not known yet.
 const UNKNOWN: i16 = i16::MAX;
 
-fn checks_jumps(insns: &[[u8; 8]]) -> Vec<usize> {
+/// Jumps whose target is the end.
+fn open_jumps(insns: &[[u8; 8]]) -> Vec<usize> {
     let is_jump = |insn: &[u8; 8]| insn[0] == JGT && insn[2..4] == UNKNOWN.to_le_bytes();
     (0..insns.len()).filter(|&at| is_jump(&insns[at])).collect()
 }

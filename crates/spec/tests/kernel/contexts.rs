@@ -3,7 +3,7 @@
 use bpfkit_spec::ProgType;
 use bpfkit_spec::context::{self, Access, Kind};
 
-use crate::programs::{self, EXIT, Program, insn, mov_imm};
+use crate::programs::{self, Program, insn, mov_imm};
 use crate::{kernel, report};
 
 /// Bytes before and after the context that are tried too.
@@ -29,7 +29,6 @@ fn program_with(access: Access) -> Vec<[u8; 8]> {
     } else {
         insns.push(insn(0x61 | width, 2, 1, offset, 0));
     }
-    insns.extend([mov_imm(0, 0), EXIT]);
     insns
 }
 
@@ -101,7 +100,7 @@ fn context_accesses() {
                         continue;
                     }
                     asked += 1;
-                    let answer = kernel.load(&program.request(&program_with(access)));
+                    let answer = kernel.load(&program.ending(&program_with(access)));
                     differences.extend(compare(&program, access, &answer.log));
                 }
             }
@@ -125,8 +124,8 @@ fn contexts_end_where_the_kernel_says() {
                 write: false,
                 sign_extend: false,
             };
-            let answer = kernel.load(&program.request(&program_with(access)));
-            assert_eq!(answer.errno == 0, inside, "{program}: {}", answer.log);
+            let answer = kernel.load(&program.ending(&program_with(access)));
+            assert_eq!(answer.reached_end(), inside, "{program}: {}", answer.log);
         }
     }
 }

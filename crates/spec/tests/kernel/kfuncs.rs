@@ -5,7 +5,7 @@ use bpfkit_spec::kfunc::{self, Flags};
 use bpfkit_spec::{AttachType, ProgType};
 
 use crate::helpers::every_program;
-use crate::programs::{EXIT, insn, mov_imm};
+use crate::programs::insn;
 use crate::{kernel, report, vmlinux};
 
 /// The decl tag that marks kfuncs in the kernel's BTF.
@@ -52,7 +52,7 @@ fn availability_of_kfuncs() {
         for &(id, kfunc) in &kfuncs {
             asked += 1;
             let call = insn(0x85, 0, 2, 0, id as i32);
-            let answer = kernel.load(&program.request(&[call, mov_imm(0, 0), EXIT]));
+            let answer = kernel.load(&program.ending(&[call]));
             let allowed = !answer.log.contains("is not allowed");
             if allowed != kfunc.is_for(&program.caller()) {
                 let word = if allowed { "allows" } else { "refuses" };

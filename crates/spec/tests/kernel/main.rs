@@ -11,6 +11,7 @@ mod maps;
 mod programs;
 mod protos;
 mod returns;
+mod typed_args;
 
 use std::sync::OnceLock;
 

@@ -4,8 +4,7 @@ use bpfkit_spec::helper::{ArgKind, HELPERS};
 use bpfkit_spec::{MapType, ProgType, map_rules};
 
 use crate::calls::{Call, Maps};
-use crate::programs::{self, EXIT, insn, mov_imm};
-use crate::protos::accepted;
+use crate::programs::{self, insn};
 use crate::{kernel, report};
 
 /// What the kernel says for a map that a helper does not take.
@@ -46,9 +45,9 @@ fn maps_of_helpers() {
                     instead: None,
                 };
                 let Some(insns) = call.build() else { continue };
-                let answer = kernel.load(&program.request(&insns));
+                let answer = kernel.load(&program.ending(&insns));
                 let refused = REFUSED.iter().any(|text| answer.log.contains(text));
-                if !refused && !accepted(&answer) {
+                if !refused && !answer.reached_end() {
                     // Refused for the key or value that this map type wants.
                     continue;
                 }
@@ -77,14 +76,14 @@ fn maps_of_sleepable_programs() {
     let mut asked = 0;
     let mut differences = Vec::new();
     for (map_type, map) in maps.all() {
-        let load = |source| vec![insn(0x18, 1, source, 0, map), [0; 8], mov_imm(0, 0), EXIT];
+        let load = |source| [insn(0x18, 1, source, 0, map), [0; 8]];
         let rules = map_rules::of(map_type).expect("created");
-        let answer = kernel.load(&syscall.request(&load(1)));
+        let answer = kernel.load(&syscall.ending(&load(1)));
         asked += 2;
-        if (answer.errno == 0) != rules.sleepable {
+        if answer.reached_end() != rules.sleepable {
             differences.push(format!("{map_type}: sleepable {}", answer.message()));
         }
-        let direct = kernel.load(&programs::plain()[0].request(&load(2)));
+        let direct = kernel.load(&programs::plain()[0].ending(&load(2)));
         let refused = direct.log.contains("no direct value access support");
         if refused == rules.direct_value {
             differences.push(format!("{map_type}: direct value {}", direct.message()));

@@ -1,10 +1,9 @@
 //! The kinds of program that the running kernel is asked about, and their instructions.
 
-use bpfkit_btf::{Btf, Kind};
-use bpfkit_spec::ret_range::{self, ReturnRule};
+use bpfkit_btf::{Btf, Kind, Type};
 use bpfkit_spec::{AttachType, Caller, ProgType};
 
-use crate::bpf::Request;
+use crate::bpf::{END, Request};
 
 /// `BPF_F_SLEEPABLE`.
 const SLEEPABLE: u32 = 1 << 4;
@@ -37,6 +36,15 @@ impl Program {
         }
     }
 
+    /// A tracing program for that function or tracepoint of the kernel's BTF.
+    pub fn typed(attach_type: AttachType, target: Type<'_>) -> Program {
+        Program {
+            target: target.name().to_owned(),
+            btf_id: target.id(),
+            ..Program::new(ProgType::Tracing, attach_type)
+        }
+    }
+
     pub fn caller(&self) -> Caller<'_> {
         Caller {
             sleepable: self.sleepable,
@@ -46,14 +54,12 @@ impl Program {
         }
     }
 
-    /// A value that such a program may return.
-    pub fn good_return(&self) -> i32 {
-        match ret_range::of(&self.caller(), false) {
-            ReturnRule::Within(min, _) | ReturnRule::Within32(min, _) => min,
-            ReturnRule::Nothing | ReturnRule::Scalar => 0,
-        }
+    /// The program, with [`END`] behind it.
+    pub fn ending(&self, insns: &[[u8; 8]]) -> Request {
+        self.request(&[insns, &END].concat())
     }
 
+    /// The program as it is.
     pub fn request(&self, insns: &[[u8; 8]]) -> Request {
         Request {
             prog_type: self.prog_type as u32,
@@ -109,21 +115,13 @@ pub fn by_btf(btf: &Btf) -> Vec<Program> {
     let mut programs = Vec::new();
     for name in ["btf_trace_sys_enter", "btf_trace_task_newtask"] {
         if let Some(found) = btf.by_name(name, Kind::Typedef) {
-            programs.push(Program {
-                target: name.to_owned(),
-                btf_id: found.id(),
-                ..Program::new(ProgType::Tracing, AttachType::TraceRawTp)
-            });
+            programs.push(Program::typed(AttachType::TraceRawTp, found));
         }
     }
     for target in bpfkit_spec::iter::TARGETS {
         let name = format!("bpf_iter_{}", target.name);
         if let Some(found) = btf.by_name(&name, Kind::Func) {
-            let iterator = Program {
-                target: name,
-                btf_id: found.id(),
-                ..Program::new(ProgType::Tracing, AttachType::TraceIter)
-            };
+            let iterator = Program::typed(AttachType::TraceIter, found);
             programs.push(Program {
                 sleepable: true,
                 ..iterator.clone()

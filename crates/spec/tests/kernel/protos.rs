@@ -6,7 +6,7 @@ use bpfkit_spec::helper::{Arg, ArgKind, HELPERS, Helper, Proto};
 use bpfkit_spec::prog_rules::{PACKET_POINTERS_TO_ANY_HELPER, PACKET_READERS};
 use bpfkit_spec::{MapType, ProgType, TypeFlags, map_rules};
 
-use crate::bpf::{Answer, Kernel};
+use crate::bpf::Kernel;
 use crate::calls::{Call, Instead, Maps, log_name};
 use crate::programs::Program;
 use crate::{kernel, report};
@@ -34,12 +34,6 @@ fn each_call(
             visit(kernel, &program, helper, proto, &maps, map);
         }
     }
-}
-
-/// Whether the kernel took the call itself: the program may still fail for a reference that
-/// nobody releases.
-pub fn accepted(answer: &Answer) -> bool {
-    answer.errno == 0 || answer.log.contains("Unreleased reference")
 }
 
 #[test]
@@ -73,14 +67,14 @@ fn right_calls() {
             return;
         };
         asked += 1;
-        let answer = kernel.load(&program.request(&insns));
+        let answer = kernel.load(&program.ending(&insns));
         if proto.might_sleep && !program.sleepable {
             if !answer.message().contains("might sleep") {
                 differences.push(format!("{program} {}: {}", helper.name, answer.message()));
             }
             return;
         }
-        if !accepted(&answer) {
+        if !answer.reached_end() {
             differences.push(format!("{program} {}: {}", helper.name, answer.message()));
             return;
         }
@@ -147,7 +141,7 @@ fn wrong_arguments() {
                     .or_insert_with(|| program.to_string());
             };
             let answer = |kernel: &mut Kernel, instead| {
-                Some(kernel.load(&program.request(&call(instead).build()?)))
+                Some(kernel.load(&program.ending(&call(instead).build()?)))
             };
             let Some(scalar) = answer(kernel, Instead::Scalar) else {
                 // Arguments before this one cannot be made.
