@@ -62,7 +62,7 @@ impl ArrayMap {
             .checked_mul(p.max_entries as usize)
             .ok_or(Errno::ENOMEM)?;
         let values = if p.flags & BPF_F_MMAPABLE != 0 {
-            Region::pages(bytes, Commit::Whole)?
+            Region::pages(bytes)?
         } else {
             Region::zeroed(bytes, Commit::Whole)?
         };

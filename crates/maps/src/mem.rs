@@ -7,7 +7,7 @@ use crate::Errno;
 
 /// Below this size the allocator serves a region; from it on the kernel's pages do.
 const MMAP_FROM: usize = 32 << 10;
-/// From this size on a region asks for huge pages.
+/// From this size on a region is worth huge pages.
 const HUGE_FROM: usize = 4 << 20;
 /// Alignment of every region: a cache line (mapped ones are page aligned).
 const ALIGN: usize = 64;
@@ -42,7 +42,12 @@ impl Region {
     pub(crate) fn zeroed(len: usize, commit: Commit) -> Result<Region, Errno> {
         let len = len.max(1);
         if len >= MMAP_FROM && !cfg!(miri) {
-            return Region::mapped(len, commit);
+            let region = Region::mapped(len, commit)?;
+            return Ok(if commit == Commit::Whole {
+                region.expect_use(len)
+            } else {
+                region
+            });
         }
         let layout = Layout::from_size_align(len, ALIGN).map_err(|_| Errno::ENOMEM)?;
         // SAFETY: the layout's size is at least 1.
@@ -63,8 +68,8 @@ impl Region {
     }
 
     /// Page-aligned memory of at least one page.
-    pub(crate) fn pages(len: usize, commit: Commit) -> Result<Region, Errno> {
-        Region::mapped(len.max(1), commit)
+    pub(crate) fn pages(len: usize) -> Result<Region, Errno> {
+        Region::mapped(len.max(1), Commit::Whole)
     }
 
     fn mapped(len: usize, commit: Commit) -> Result<Region, Errno> {
@@ -90,16 +95,22 @@ impl Region {
         if base == libc::MAP_FAILED {
             return Err(Errno::ENOMEM);
         }
-        if len >= HUGE_FROM {
-            // SAFETY: advice about the mapping made above; failure changes nothing.
-            unsafe { libc::madvise(base, len, libc::MADV_HUGEPAGE) };
-        }
         let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
         Ok(Region {
             base,
             len,
             mapped: true,
         })
+    }
+
+    /// Asks for huge pages if that many bytes, of all that are reserved, are going to be
+    /// used: random accesses to small pages miss the translation cache as well.
+    pub(crate) fn expect_use(self, bytes: usize) -> Region {
+        if self.mapped && bytes >= HUGE_FROM {
+            // SAFETY: advice about this mapping; failure changes nothing.
+            unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
+        }
+        self
     }
 
     /// First byte.

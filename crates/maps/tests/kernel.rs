@@ -54,7 +54,9 @@ impl Attr {
         // SAFETY: the attribute is 128 bytes; its pointers are to live buffers.
         let got = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), 128) };
         if got < 0 {
-            Err(Errno(std::io::Error::last_os_error().raw_os_error().unwrap()))
+            Err(Errno(
+                std::io::Error::last_os_error().raw_os_error().unwrap(),
+            ))
         } else {
             Ok(got as i32)
         }
@@ -79,7 +81,11 @@ impl Drop for KernelMap {
 }
 
 fn ptr(bytes: &[u8]) -> u64 {
-    if bytes.is_empty() { 0 } else { bytes.as_ptr() as u64 }
+    if bytes.is_empty() {
+        0
+    } else {
+        bytes.as_ptr() as u64
+    }
 }
 
 impl KernelMap {
@@ -110,7 +116,11 @@ impl KernelMap {
     }
 
     fn attr(&self, key: &[u8], value: &[u8], flags: u64) -> Attr {
-        Attr::new().u32(0, self.fd as u32).u64(8, ptr(key)).u64(16, ptr(value)).u64(24, flags)
+        Attr::new()
+            .u32(0, self.fd as u32)
+            .u64(8, ptr(key))
+            .u64(16, ptr(value))
+            .u64(24, flags)
     }
 
     fn read(&self, key: &[u8], flags: u64) -> Result<Vec<u8>, Errno> {
@@ -150,8 +160,10 @@ impl KernelMap {
     /// A batch of all elements: keys, values and the error beside them.
     fn batch(&self, command: i32, max: u32) -> (Vec<u8>, Vec<u8>, Result<(), Errno>) {
         let token = [0u8; 512];
-        let (keys, values) =
-            (vec![0; max as usize * self.key_size], vec![0; max as usize * self.value_size]);
+        let (keys, values) = (
+            vec![0; max as usize * self.key_size],
+            vec![0; max as usize * self.value_size],
+        );
         let mut attr = Attr::new()
             .u64(8, ptr(&token))
             .u64(16, ptr(&keys))
@@ -160,7 +172,11 @@ impl KernelMap {
             .u32(36, self.fd as u32);
         let result = attr.call(command).map(drop);
         let n = attr.get_u32(32) as usize;
-        (keys[..n * self.key_size].to_vec(), values[..n * self.value_size].to_vec(), result)
+        (
+            keys[..n * self.key_size].to_vec(),
+            values[..n * self.value_size].to_vec(),
+            result,
+        )
     }
 }
 
@@ -176,14 +192,21 @@ fn permitted() -> bool {
 
 fn possible_cpus() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    text.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<u32>().ok()).map_or(1, |n| n + 1)
+    text.trim()
+        .rsplit(['-', ','])
+        .next()
+        .and_then(|n| n.parse::<u32>().ok())
+        .map_or(1, |n| n + 1)
 }
 
 struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (((self.0 >> 32) * u64::from(n)) >> 32) as u32
     }
 
@@ -219,23 +242,43 @@ fn same_answers(p: MapParams, ordered: bool, keys: &[Vec<u8>], seed: u64, steps:
         match rng.below(8) {
             0..3 => {
                 let expected = kernel.write(key, &value, flags);
-                assert_eq!(ours.write(key, &value, flags), expected, "{step} write {key:?} {flags} {p:?}");
+                assert_eq!(
+                    ours.write(key, &value, flags),
+                    expected,
+                    "{step} write {key:?} {flags} {p:?}"
+                );
             }
             3 => {
-                assert_eq!(ours.remove(key), kernel.remove(key), "{step} remove {key:?} {p:?}");
+                assert_eq!(
+                    ours.remove(key),
+                    kernel.remove(key),
+                    "{step} remove {key:?} {p:?}"
+                );
             }
             4 | 5 => {
                 let flags = if flags < 3 { 0 } else { flags };
                 let expected = kernel.read(key, flags);
-                assert_eq!(ours.read_with(key, flags), expected, "{step} read {key:?} {flags} {p:?}");
+                assert_eq!(
+                    ours.read_with(key, flags),
+                    expected,
+                    "{step} read {key:?} {flags} {p:?}"
+                );
             }
             6 => {
                 let flags = if flags < 5 { 0 } else { flags };
                 let expected = kernel.take(key, flags);
-                assert_eq!(ours.take(key, flags), expected, "{step} take {key:?} {flags} {p:?}");
+                assert_eq!(
+                    ours.take(key, flags),
+                    expected,
+                    "{step} take {key:?} {flags} {p:?}"
+                );
             }
             _ => {
-                let key = if rng.below(10) == 0 { None } else { Some(&key[..]) };
+                let key = if rng.below(10) == 0 {
+                    None
+                } else {
+                    Some(&key[..])
+                };
                 let (a, b) = (ours.next_key(key), kernel.next_key(key));
                 if ordered {
                     assert_eq!(a, b, "{step} next {key:?} {p:?}");
@@ -257,7 +300,11 @@ fn same_answers(p: MapParams, ordered: bool, keys: &[Vec<u8>], seed: u64, steps:
     let (keys, values, result) = kernel.batch(24, most);
     match ours.lookup_batch(None, most, 0) {
         Ok(batch) => {
-            let end = if batch.next.is_none() { Err(Errno::ENOENT) } else { Ok(()) };
+            let end = if batch.next.is_none() {
+                Err(Errno::ENOENT)
+            } else {
+                Ok(())
+            };
             assert_eq!(result.clone(), end, "{p:?}");
             assert_eq!(batch.keys.len(), keys.len());
             if ordered {
@@ -286,7 +333,9 @@ fn same_answers(p: MapParams, ordered: bool, keys: &[Vec<u8>], seed: u64, steps:
 fn number_keys(size: usize, n: u32) -> Vec<Vec<u8>> {
     let key = |i: u32| {
         let mut key = vec![0; size];
-        key.iter_mut().zip(i.to_ne_bytes()).for_each(|(k, b)| *k = b);
+        key.iter_mut()
+            .zip(i.to_ne_bytes())
+            .for_each(|(k, b)| *k = b);
         key
     };
     (0..n).map(key).collect()
@@ -313,8 +362,9 @@ fn hashes_answer_alike() {
         if !permitted() {
             return;
         }
-        for (i, (key, value)) in
-            [(1, 1), (4, 8), (8, 8), (7, 3), (16, 40), (100, 20)].into_iter().enumerate()
+        for (i, (key, value)) in [(1, 1), (4, 8), (8, 8), (7, 3), (16, 40), (100, 20)]
+            .into_iter()
+            .enumerate()
         {
             for (t, flags) in [
                 (MapType::Hash, 0),
@@ -347,7 +397,11 @@ fn tries_answer_alike() {
                 let keys: Vec<_> = (0..60)
                     .map(|_| {
                         let length = rng.pick(&[max, max, max / 2, 0, 1, max + 1, u32::MAX]);
-                        let length = if rng.below(2) == 0 { rng.below(max + 1) } else { length };
+                        let length = if rng.below(2) == 0 {
+                            rng.below(max + 1)
+                        } else {
+                            length
+                        };
                         let byte = |rng: &mut Random| {
                             let any = rng.below(256) as u8;
                             rng.pick(&[0, 0, 0, 0, 0xff, 0x80, any])
@@ -394,10 +448,19 @@ fn small_arrays_answer_alike() {
             (MapType::UserRingbuf, 0),
         ] {
             let rings = matches!(t, MapType::Ringbuf | MapType::UserRingbuf);
-            let p = MapParams::new(t, if rings { 0 } else { 4 }, value, if rings { 4096 } else { 4 });
+            let p = MapParams::new(
+                t,
+                if rings { 0 } else { 4 },
+                value,
+                if rings { 4096 } else { 4 },
+            );
             let kernel = KernelMap::create(&p, 0).unwrap();
             let ours = Map::create(p.clone()).unwrap();
-            let keys = if rings { vec![vec![]] } else { number_keys(4, 6) };
+            let keys = if rings {
+                vec![vec![]]
+            } else {
+                number_keys(4, 6)
+            };
             for key in &keys {
                 let what = |op: &str| format!("{op} {t:?} {key:?}");
                 assert_eq!(ours.read(key), kernel.read(key, 0), "{}", what("read"));
@@ -431,7 +494,11 @@ fn small_arrays_answer_alike() {
                 let flags = rng.pick(&[0, 0, 0, 1, 2, 3]);
                 let what = format!("{t:?} {key:?} {value:?} {flags}");
                 match rng.below(4) {
-                    0 | 1 => assert_eq!(ours.write(&key, &value, flags), kernel.write(&key, &value, flags), "{what}"),
+                    0 | 1 => assert_eq!(
+                        ours.write(&key, &value, flags),
+                        kernel.write(&key, &value, flags),
+                        "{what}"
+                    ),
                     2 => assert_eq!(ours.remove(&key), kernel.remove(&key), "{what}"),
                     _ => assert_eq!(ours.read(&key), kernel.read(&key, 0), "{what}"),
                 }
@@ -452,7 +519,10 @@ fn bloom_filters_answer_alike() {
             let ours = Map::create(p).unwrap();
             let value = |i: u32| [&i.to_ne_bytes()[..], &[7; 8]].concat();
             for i in 0..500 {
-                assert_eq!(ours.write(&[], &value(i), 0), kernel.write(&[], &value(i), 0));
+                assert_eq!(
+                    ours.write(&[], &value(i), 0),
+                    kernel.write(&[], &value(i), 0)
+                );
             }
             let mut positives = (0, 0);
             for i in 0..5000 {
@@ -465,9 +535,15 @@ fn bloom_filters_answer_alike() {
                 }
             }
             // Not many more false positives than the kernel has.
-            assert!(positives.0 < 2 * positives.1 + 50, "{functions}: {positives:?}");
+            assert!(
+                positives.0 < 2 * positives.1 + 50,
+                "{functions}: {positives:?}"
+            );
             for flags in [1, 2, 4] {
-                assert_eq!(ours.write(&[], &value(0), flags), kernel.write(&[], &value(0), flags));
+                assert_eq!(
+                    ours.write(&[], &value(0), flags),
+                    kernel.write(&[], &value(0), flags)
+                );
             }
             assert_eq!(ours.remove(&[]), kernel.remove(&[]));
             assert_eq!(ours.next_key(None), kernel.next_key(None).map(|_| vec![]));
@@ -491,10 +567,14 @@ fn maps_of_maps_answer_alike() {
             MapParams::new(MapType::Array, 4, 8, 5),
             template.clone().with_flags(BPF_F_NO_PREALLOC),
         ];
-        let kernel_inner: Vec<_> =
-            candidates.iter().map(|p| KernelMap::create(p, 0).unwrap()).collect();
-        let our_inner: Vec<Arc<Map>> =
-            candidates.iter().map(|p| Map::create(p.clone()).unwrap()).collect();
+        let kernel_inner: Vec<_> = candidates
+            .iter()
+            .map(|p| KernelMap::create(p, 0).unwrap())
+            .collect();
+        let our_inner: Vec<Arc<Map>> = candidates
+            .iter()
+            .map(|p| Map::create(p.clone()).unwrap())
+            .collect();
         for t in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
             let p = MapParams::new(t, 4, 4, 4).with_inner(template.clone());
             let kernel = KernelMap::create(&p, kernel_inner[0].fd).unwrap();
@@ -546,22 +626,51 @@ fn creation_is_refused_alike() {
         }
         use MapType::*;
         let types = [
-            Hash, Array, ProgArray, PerfEventArray, PercpuHash, PercpuArray, StackTrace,
-            CgroupArray, LruHash, LruPercpuHash, LpmTrie, Devmap, Sockmap, Cpumap, Xskmap,
-            Sockhash, CgroupStorage, ReuseportSockarray, PercpuCgroupStorage, Queue, Stack,
-            DevmapHash, Ringbuf, BloomFilter, UserRingbuf, Arena,
+            Hash,
+            Array,
+            ProgArray,
+            PerfEventArray,
+            PercpuHash,
+            PercpuArray,
+            StackTrace,
+            CgroupArray,
+            LruHash,
+            LruPercpuHash,
+            LpmTrie,
+            Devmap,
+            Sockmap,
+            Cpumap,
+            Xskmap,
+            Sockhash,
+            CgroupStorage,
+            ReuseportSockarray,
+            PercpuCgroupStorage,
+            Queue,
+            Stack,
+            DevmapHash,
+            Ringbuf,
+            BloomFilter,
+            UserRingbuf,
+            Arena,
         ];
         let (mut compared, mut absent) = (0, BTreeMap::new());
         for t in types {
             let base = |key, value, entries| MapParams::new(t, key, value, entries);
             // Some attributes that the type accepts, if any do.
             let good = [
-                base(4, 4, 4), base(4, 8, 4), base(0, 8, 4), base(0, 0, 4096), base(8, 8, 4),
-                base(8, 4, 0), base(16, 4, 0),
+                base(4, 4, 4),
+                base(4, 8, 4),
+                base(0, 8, 4),
+                base(0, 0, 4096),
+                base(8, 8, 4),
+                base(8, 4, 0),
+                base(16, 4, 0),
             ];
             let good = good
                 .iter()
-                .flat_map(|p| [0, BPF_F_NO_PREALLOC, BPF_F_MMAPABLE].map(|f| p.clone().with_flags(f)))
+                .flat_map(|p| {
+                    [0, BPF_F_NO_PREALLOC, BPF_F_MMAPABLE].map(|f| p.clone().with_flags(f))
+                })
                 .find(|p| KernelMap::create(p, 0).is_ok());
             let Some(good) = good else {
                 absent.insert(t as u32, t.name());
@@ -569,41 +678,129 @@ fn creation_is_refused_alike() {
             };
             let mut tries = vec![good.clone()];
             for key in [0, 1, 2, 4, 5, 8, 16, 20, 260, 261, 512, 513, 5000] {
-                tries.push(MapParams { key_size: key, ..good.clone() });
+                tries.push(MapParams {
+                    key_size: key,
+                    ..good.clone()
+                });
             }
-            for value in [0, 1, 2, 3, 4, 7, 8, 9, 12, 16, 32, 64, 1016, 1017, 1024, 4064, 4096,
-                32760, 32768, 32769, 65000, 65407, 65408, 65440, 65448, 65456, 65500, 65535, 65536, 70000,
-                (4 << 20) - 300, (4 << 20) - 298, (4 << 20) - 296, (4 << 20) - 292, (4 << 20) - 288, (4 << 20) - 281, (4 << 20) - 280, (4 << 20) - 279, (4 << 20) - 272,
-                (4 << 20) - 60, (4 << 20) - 57, (4 << 20) - 56, (4 << 20) - 53, (4 << 20) - 52,
-                (4 << 20) - 51, (4 << 20) - 50, (4 << 20) - 49, (4 << 20) - 48, (4 << 20) - 8,
-                4 << 20, (4 << 20) + 1, i32::MAX as u32 + 1, u32::MAX]
-            {
+            for value in [
+                0,
+                1,
+                2,
+                3,
+                4,
+                7,
+                8,
+                9,
+                12,
+                16,
+                32,
+                64,
+                1016,
+                1017,
+                1024,
+                4064,
+                4096,
+                32760,
+                32768,
+                32769,
+                65000,
+                65407,
+                65408,
+                65440,
+                65448,
+                65456,
+                65500,
+                65535,
+                65536,
+                70000,
+                (4 << 20) - 300,
+                (4 << 20) - 298,
+                (4 << 20) - 296,
+                (4 << 20) - 292,
+                (4 << 20) - 288,
+                (4 << 20) - 281,
+                (4 << 20) - 280,
+                (4 << 20) - 279,
+                (4 << 20) - 272,
+                (4 << 20) - 60,
+                (4 << 20) - 57,
+                (4 << 20) - 56,
+                (4 << 20) - 53,
+                (4 << 20) - 52,
+                (4 << 20) - 51,
+                (4 << 20) - 50,
+                (4 << 20) - 49,
+                (4 << 20) - 48,
+                (4 << 20) - 8,
+                4 << 20,
+                (4 << 20) + 1,
+                i32::MAX as u32 + 1,
+                u32::MAX,
+            ] {
                 // Not what takes gigabytes.
                 if value > 5 << 20 && matches!(t, Array | PercpuArray) && value <= i32::MAX as u32 {
                     continue;
                 }
-                tries.push(MapParams { value_size: value, max_entries: good.max_entries.min(4), ..good.clone() });
-                tries.push(MapParams { value_size: value, ..good.clone() });
+                tries.push(MapParams {
+                    value_size: value,
+                    max_entries: good.max_entries.min(4),
+                    ..good.clone()
+                });
+                tries.push(MapParams {
+                    value_size: value,
+                    ..good.clone()
+                });
             }
-            for entries in [0, 1, 2, 3, 5, 100, 4095, 4096, 4097, 8192, 12288, 65536, 1 << 20] {
+            for entries in [
+                0,
+                1,
+                2,
+                3,
+                5,
+                100,
+                4095,
+                4096,
+                4097,
+                8192,
+                12288,
+                65536,
+                1 << 20,
+            ] {
                 // How many CPUs a kernel is built for is its own affair.
                 if t != Cpumap || entries <= 5 {
-                    tries.push(MapParams { max_entries: entries, ..good.clone() });
+                    tries.push(MapParams {
+                        max_entries: entries,
+                        ..good.clone()
+                    });
                 }
             }
             if t == Arena {
                 for entries in [1 << 20, (1 << 20) + 1, 1 << 25] {
-                    tries.push(MapParams { max_entries: entries, ..good.clone() });
+                    tries.push(MapParams {
+                        max_entries: entries,
+                        ..good.clone()
+                    });
                     for extra in [4096, 4097, 0xffff_f000, 0x1_0000_0000] {
-                        tries.push(MapParams { max_entries: entries, extra, ..good.clone() });
+                        tries.push(MapParams {
+                            max_entries: entries,
+                            extra,
+                            ..good.clone()
+                        });
                     }
                 }
             }
-            if matches!(t, Hash | PercpuHash | LruHash | StackTrace | LpmTrie | DevmapHash) {
+            if matches!(
+                t,
+                Hash | PercpuHash | LruHash | StackTrace | LpmTrie | DevmapHash
+            ) {
                 for entries in [(1 << 27) + 1, (1 << 28) + 1, (1 << 31) + 1, u32::MAX] {
                     // LPM tries allocate nothing ahead; the others are refused.
                     if t != StackTrace && t != DevmapHash || entries > 1 << 31 {
-                        tries.push(MapParams { max_entries: entries, ..good.clone() });
+                        tries.push(MapParams {
+                            max_entries: entries,
+                            ..good.clone()
+                        });
                     }
                 }
             }
@@ -612,13 +809,19 @@ fn creation_is_refused_alike() {
                 if ![2, 15, 16].contains(&bit) {
                     tries.push(good.clone().with_flags(1 << bit));
                     tries.push(good.clone().with_flags(good.flags | 1 << bit));
-                    tries.push(good.clone().with_flags(good.flags ^ 1 << bit | BPF_F_RDONLY_PROG));
+                    tries.push(
+                        good.clone()
+                            .with_flags(good.flags ^ 1 << bit | BPF_F_RDONLY_PROG),
+                    );
                 }
             }
             for flags in [
-                BPF_F_RDONLY | BPF_F_WRONLY, BPF_F_RDONLY_PROG | BPF_F_WRONLY_PROG,
-                BPF_F_NO_PREALLOC | BPF_F_NO_COMMON_LRU, BPF_F_NUMA_NODE,
-                BPF_F_NUMA_NODE | BPF_F_NO_COMMON_LRU, BPF_F_NUMA_NODE | good.flags,
+                BPF_F_RDONLY | BPF_F_WRONLY,
+                BPF_F_RDONLY_PROG | BPF_F_WRONLY_PROG,
+                BPF_F_NO_PREALLOC | BPF_F_NO_COMMON_LRU,
+                BPF_F_NUMA_NODE,
+                BPF_F_NUMA_NODE | BPF_F_NO_COMMON_LRU,
+                BPF_F_NUMA_NODE | good.flags,
             ] {
                 tries.push(good.clone().with_flags(flags));
             }

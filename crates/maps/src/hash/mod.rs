@@ -206,6 +206,7 @@ impl HashMap {
             size.next_multiple_of(16)
         };
         let region = Region::array(count as usize, stride, commit)?;
+        let region = region.expect_use(stride.saturating_mul(count as usize));
         let (layout, percpu) = if percpu {
             let values = PerCpuValues::new(p.value_size, count, p.cpus, commit, layout)?;
             (ValueLayout::new(0, 0, &[])?, Some(values))

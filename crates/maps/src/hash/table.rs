@@ -92,7 +92,8 @@ impl Table {
         let overflow_len = n.saturating_add(entries / 4).saturating_add(64);
         let line = size_of::<Line>();
         Ok(Table {
-            buckets: Region::array(n as usize, line, Commit::Touched)?,
+            buckets: Region::array(n as usize, line, Commit::Touched)?
+                .expect_use(n as usize * line),
             n,
             overflow: Region::array(overflow_len as usize, line, Commit::Touched)?,
             overflow_len,

@@ -14,7 +14,8 @@ use crate::Errno;
 use crate::mem::{Commit, Region, round8};
 use crate::value::{load, store};
 
-/// Bytes of spare elements, beyond `max_entries`, for those in limbo.
+/// Addresses for spare elements, beyond `max_entries`: those in limbo while threads
+/// that were pinned when they left are not through.
 const SLACK_BYTES: usize = 1 << 30;
 /// Indexes have 29 bits: the rest of a reference says what it refers to.
 const INDEX_BITS: u32 = 29;
@@ -37,9 +38,7 @@ impl Memory {
     pub(super) fn new(entries: u32, data_size: usize, value_size: usize) -> Result<Memory, Errno> {
         let value = round8(4 + data_size);
         let stride = value + round8(value_size);
-        let slack = (SLACK_BYTES / stride)
-            .clamp(1 << 10, 1 << 24)
-            .min(16 * entries as usize + 512);
+        let slack = (SLACK_BYTES / stride).clamp(1 << 10, 1 << 22);
         let limit = 1usize << INDEX_BITS;
         let count = (entries as usize + slack).next_power_of_two().min(limit);
         // One node an entry at most, and one more for each eight bytes of long keys.
@@ -49,12 +48,13 @@ impl Memory {
             .saturating_add(slack);
         let lines = lines.saturating_add(64).min(limit).next_power_of_two();
         let room = lines * LINE + SPAN_MAX;
+        let expected = (entries as usize).saturating_mul(stride);
         let memory = Memory {
-            elements: Region::array(count, stride, Commit::Touched)?,
+            elements: Region::array(count, stride, Commit::Touched)?.expect_use(expected),
             stride,
             value,
             element_mask: (count - 1) as u32,
-            nodes: Region::zeroed(room, Commit::Touched)?,
+            nodes: Region::zeroed(room, Commit::Touched)?.expect_use(expected),
             line_mask: (lines - 1) as u32,
             data_size,
             value_size,
