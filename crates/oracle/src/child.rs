@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use crate::attr::{ATTR_BYTES, Attr, Command, Errno};
 use crate::kernel::OracleError;
@@ -15,6 +16,10 @@ use crate::kernel::OracleError;
 /// Bytes of shared memory: the attribute block, then buffers of one request.
 /// The kernel's largest useful log is 16 MiB; pages are touched only when used.
 const SHARED_BYTES: usize = 64 << 20;
+
+/// How long the kernel may take over one call. The longest verification known takes
+/// about a second.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Command word that asks the child to close a descriptor instead of calling bpf(2).
 const CLOSE: u32 = u32::MAX;
@@ -26,6 +31,10 @@ pub struct Child {
     requests: OwnedFd,
     answers: OwnedFd,
     used: usize,
+    /// How long to wait for an answer.
+    pub patience: Duration,
+    /// A call did not come back in time: the child cannot be asked, or ended, any more.
+    stuck: bool,
 }
 
 // SAFETY: the mapping belongs to this value alone on the parent's side, and every
@@ -81,6 +90,8 @@ impl Child {
             requests: request_write,
             answers: answer_read,
             used: ATTR_BYTES,
+            patience: PATIENCE,
+            stuck: false,
         })
     }
 
@@ -141,6 +152,9 @@ impl Child {
     }
 
     fn round_trip(&mut self, command: u32, argument: i32) -> Result<i64, OracleError> {
+        if self.stuck {
+            return Err(OracleError::Stuck);
+        }
         let mut request = [0u8; 8];
         request[..4].copy_from_slice(&command.to_ne_bytes());
         request[4..].copy_from_slice(&argument.to_ne_bytes());
@@ -158,6 +172,10 @@ impl Child {
         }
         let mut answer = [0u8; 8];
         let fd = self.answers.as_raw_fd();
+        if !readable_within(fd, self.patience) {
+            self.stuck = true;
+            return Err(OracleError::Stuck);
+        }
         if !transfer(answer.len(), |done| {
             let rest = &mut answer[done..];
             // SAFETY: `rest` is alive and that long.
@@ -171,10 +189,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: `pid` is our own child, not yet waited for; the mapping is ours.
+        // A child that hangs inside the kernel never ends; waiting for it would hang us too.
+        let options = if self.stuck { libc::WNOHANG } else { 0 };
+        // SAFETY: `pid` is our own child, not yet waited for; the mapping is ours, and the
+        // child keeps its own reference to the memory.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
-            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+            libc::waitpid(self.pid, std::ptr::null_mut(), options);
             libc::munmap(self.shared.cast(), SHARED_BYTES);
         }
     }
@@ -194,6 +215,25 @@ fn transfer(len: usize, mut step: impl FnMut(usize) -> isize) -> bool {
     true
 }
 
+/// Waits until there is something to read, or the other end is closed.
+fn readable_within(fd: RawFd, patience: Duration) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let millis = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: `poll` is one live pollfd.
+        match unsafe { libc::poll(&raw mut poll, 1, millis) } {
+            -1 if errno() == libc::EINTR => {}
+            ready => return ready != 0,
+        }
+    }
+}
+
 fn errno() -> i32 {
     // SAFETY: the location is the calling thread's own.
     unsafe { *libc::__errno_location() }
@@ -211,11 +251,14 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// The child: answers requests until the parent is gone.
 fn serve(requests: RawFd, answers: RawFd, close: [RawFd; 2], shared: *mut u8) -> ! {
-    // SAFETY: raw system calls on descriptors and memory that the child inherited;
-    // PR_SET_PDEATHSIG ends it with the parent's thread even if a pipe end leaked.
+    // SAFETY: raw system calls on descriptors that the child inherited. Standard input and
+    // output go, so that a child that hangs in the kernel keeps no reader waiting.
     unsafe {
         libc::close(close[0]);
         libc::close(close[1]);
+        for standard in 0..=2 {
+            libc::close(standard);
+        }
         libc::signal(libc::SIGINT, libc::SIG_IGN);
     }
     loop {

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use bpfkit_object::{Object, Target};
-use bpfkit_oracle::{Kernel, LoadError, LoadOptions, OracleError, TestRun};
+use bpfkit_oracle::{Kernel, LoadError, LoadOptions, TestRun};
 
 fn kernel() -> Option<Kernel> {
     match Kernel::start() {
         Ok(kernel) => Some(kernel),
-        Err(error @ OracleError::NotAllowed(_)) => {
+        Err(error) if error.is_absence() => {
             println!("skipped: {error}");
             None
         }
