@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use bpfkit_isa::Size;
 
 use super::call;
-use super::inst::{Cpu, Flow, Instruction, trap};
+use super::inst::{Cpu, Flow, Instruction, UNLINKED, trap};
 use crate::env::Env;
 use crate::fault::FaultKind;
 
@@ -102,26 +102,26 @@ trait Access {
     const WRITE: bool;
 
     /// The address as the program sees it.
-    unsafe fn address(cpu: &Cpu) -> u64;
+    unsafe fn address<const LINK: u8>(cpu: &Cpu) -> u64;
 
     /// Does it at a host address that is valid for the access. Atomics answer
     /// [`Flow::Slow`] where `at` is not aligned for them.
-    unsafe fn access(cpu: &mut Cpu, at: *mut Self::T) -> Flow;
+    unsafe fn access<const LINK: u8>(cpu: &mut Cpu, at: *mut Self::T) -> Flow;
 }
 
 impl<A: Access> Instruction for A {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract; what `locate` gives is valid for the access.
         unsafe {
-            let address = A::address(cpu);
+            let address = A::address::<LINK>(cpu);
             match A::WRITE {
                 true => match locate::<A::T, CHECKED, true>(cpu, address) {
-                    Some(at) => A::access(cpu, at),
+                    Some(at) => A::access::<LINK>(cpu, at),
                     None => Flow::Slow,
                 },
                 false => match locate::<A::T, CHECKED, false>(cpu, address) {
-                    Some(at) => A::access(cpu, at),
+                    Some(at) => A::access::<LINK>(cpu, at),
                     None => Flow::Slow,
                 },
             }
@@ -131,14 +131,14 @@ impl<A: Access> Instruction for A {
     unsafe fn slow<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract; what `look_up` gives is valid for the access.
         unsafe {
-            let address = A::address(cpu);
+            let address = A::address::<UNLINKED>(cpu);
             let at = match (CHECKED, A::WRITE) {
                 (false, _) => Some(ptr::with_exposed_provenance_mut(address as usize)),
                 (true, true) => look_up::<A::T, true>(cpu, address),
                 (true, false) => look_up::<A::T, false>(cpu, address),
             };
             let Some(at) = at else { return Flow::Stop };
-            match A::access(cpu, at) {
+            match A::access::<UNLINKED>(cpu, at) {
                 // Trusted code is looked at too: the kernel's verifier lets misaligned atomics
                 // pass, but Rust's must be aligned.
                 Flow::Slow => {
@@ -165,9 +165,9 @@ macro_rules! at_src {
         type T = $($T)*;
         const WRITE: bool = false;
         #[inline(always)]
-        unsafe fn address(cpu: &Cpu) -> u64 {
+        unsafe fn address<const LINK: u8>(cpu: &Cpu) -> u64 {
             // SAFETY: by this function's contract.
-            unsafe { displaced(cpu.reg(cpu.src()), cpu.off()) }
+            unsafe { displaced(cpu.src_value::<LINK>(), cpu.off()) }
         }
     };
 }
@@ -178,9 +178,9 @@ macro_rules! at_dst {
         type T = $($T)*;
         const WRITE: bool = true;
         #[inline(always)]
-        unsafe fn address(cpu: &Cpu) -> u64 {
+        unsafe fn address<const LINK: u8>(cpu: &Cpu) -> u64 {
             // SAFETY: by this function's contract.
-            unsafe { displaced(cpu.reg(cpu.dst()), cpu.off()) }
+            unsafe { displaced(cpu.dst_value::<LINK>(), cpu.off()) }
         }
     };
 }
@@ -192,11 +192,11 @@ impl<T: Value, const SIGNED: bool> Access for Load<T, SIGNED> {
     at_src!(T);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, at: *mut T) -> Flow {
+    unsafe fn access<const LINK: u8>(cpu: &mut Cpu, at: *mut T) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
             let value = at.read_unaligned();
-            cpu.set_reg(cpu.dst(), if SIGNED { value.sign_extended() } else { value.zero_extended() });
+            cpu.set_dst(if SIGNED { value.sign_extended() } else { value.zero_extended() });
             cpu.next()
         }
     }
@@ -209,10 +209,10 @@ impl<T: Value, const REG: bool> Access for Store<T, REG> {
     at_dst!(T);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, at: *mut T) -> Flow {
+    unsafe fn access<const LINK: u8>(cpu: &mut Cpu, at: *mut T) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            at.write_unaligned(T::truncated(cpu.operand::<REG>()));
+            at.write_unaligned(T::truncated(cpu.operand::<REG, LINK>()));
             cpu.next()
         }
     }
@@ -225,7 +225,7 @@ impl<T: Value> Access for LoadAcquire<T> {
     at_src!(T);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, at: *mut T) -> Flow {
+    unsafe fn access<const LINK: u8>(cpu: &mut Cpu, at: *mut T) -> Flow {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
@@ -242,7 +242,7 @@ impl<T: Value> Access for StoreRelease<T> {
     at_dst!(T);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, at: *mut T) -> Flow {
+    unsafe fn access<const LINK: u8>(cpu: &mut Cpu, at: *mut T) -> Flow {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
@@ -315,7 +315,7 @@ impl<F: Update, const TO: u8> Access for Atomic64<F, TO> {
     at_dst!(u64);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, at: *mut u64) -> Flow {
+    unsafe fn access<const LINK: u8>(cpu: &mut Cpu, at: *mut u64) -> Flow {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
@@ -329,7 +329,7 @@ impl<F: Update, const TO: u8> Access for Atomic32<F, TO> {
     at_dst!(u32);
 
     #[inline(always)]
-    unsafe fn access(cpu: &mut Cpu, at: *mut u32) -> Flow {
+    unsafe fn access<const LINK: u8>(cpu: &mut Cpu, at: *mut u32) -> Flow {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
@@ -345,7 +345,7 @@ pub(super) struct LoadPacket<T, const INDIRECT: bool>(PhantomData<T>);
 
 impl<T: Value, const INDIRECT: bool> Instruction for LoadPacket<T, INDIRECT> {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
             let base = if INDIRECT { cpu.reg(cpu.src()) as u32 as i32 } else { 0 };

@@ -55,14 +55,13 @@ pub(super) struct Alu<F, const WIDE: bool, const REG: bool>(PhantomData<F>);
 
 impl<F: Binary, const WIDE: bool, const REG: bool> Instruction for Alu<F, WIDE, REG> {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let dst = cpu.dst();
-            let (a, b) = (cpu.reg(dst), cpu.operand::<REG>());
+            let (a, b) = (cpu.dst_value::<LINK>(), cpu.operand::<REG, LINK>());
             let result =
                 if WIDE { F::wide(a, b) } else { u64::from(F::narrow(a as u32, b as u32)) };
-            cpu.set_reg(dst, result);
+            cpu.set_dst(result);
             cpu.next()
         }
     }
@@ -109,11 +108,10 @@ pub(super) struct Move<F>(PhantomData<F>);
 
 impl<F: Unary> Instruction for Move<F> {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let value = F::apply(cpu.reg(cpu.src()));
-            cpu.set_reg(cpu.dst(), value);
+            cpu.set_dst(F::apply(cpu.src_value::<LINK>()));
             cpu.next()
         }
     }
@@ -124,11 +122,11 @@ pub(super) struct LoadImm64;
 
 impl Instruction for LoadImm64 {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract; `prepare` puts the value into the second slot.
         unsafe {
             let value = (*cpu.pc.add(1)).run.value;
-            cpu.set_reg(cpu.dst(), value);
+            cpu.set_dst(value);
             cpu.pc = cpu.pc.add(2);
             // Two slots, one step.
             cpu.fuel = cpu.fuel.wrapping_add(1);
@@ -143,12 +141,12 @@ pub(super) struct ArenaCast<const TO_HOST: bool>;
 
 impl<const TO_HOST: bool> Instruction for ArenaCast<TO_HOST> {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let low = u64::from(cpu.reg(cpu.src()) as u32);
+            let low = u64::from(cpu.src_value::<LINK>() as u32);
             let high = if low == 0 { 0 } else { arena_half(&(*cpu.env).memory, TO_HOST) };
-            cpu.set_reg(cpu.dst(), high | low);
+            cpu.set_dst(high | low);
             cpu.next()
         }
     }

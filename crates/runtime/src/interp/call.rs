@@ -28,7 +28,7 @@ pub(super) struct CallHelper;
 
 impl Instruction for CallHelper {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract. R1–R5 lie in a row; while the helper runs
         // they are only read: callbacks use the windows above.
         unsafe {
@@ -52,7 +52,7 @@ pub(super) struct CallLocal;
 
 impl Instruction for CallLocal {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract; `window_limit` keeps the new window inside
         // of the stack block.
         unsafe {
@@ -104,7 +104,7 @@ pub(super) struct Exit;
 
 impl Instruction for Exit {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe { leave::<CHECKED>(cpu) }
     }
@@ -183,7 +183,7 @@ pub(super) struct TailCall;
 
 impl Instruction for TailCall {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
             publish(cpu);
@@ -271,7 +271,7 @@ pub(super) struct PastEnd;
 
 impl Instruction for PastEnd {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: the run's Env, borrowed by nobody else here.
         trap(unsafe { &mut *cpu.env }, FaultKind::PastEnd.into())
     }
@@ -282,7 +282,7 @@ pub(super) struct Poison;
 
 impl Instruction for Poison {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: the run's Env, borrowed by nobody else here.
         let env = unsafe { &mut *cpu.env };
         let slot = env.program.slot_of(cpu.pc.addr());
@@ -311,7 +311,7 @@ impl Loaded {
             if self.threaded {
                 ((*pc).run.threaded)(pc, window.cast(), env.fuel, erased, spans);
             } else {
-                let mut cpu = Cpu { pc, regs: window.cast(), fuel: env.fuel, env: erased, spans };
+                let mut cpu = Cpu::new(pc, window.cast(), env.fuel, erased, spans);
                 while ((*cpu.pc).run.step)(&mut cpu) {}
             }
         }

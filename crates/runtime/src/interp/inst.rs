@@ -67,7 +67,17 @@ pub(super) struct Cpu {
     pub(super) env: *mut Env<'static>,
     /// Its remembered spans.
     pub(super) spans: *const Spans,
+    /// What the previous instruction of a [`Pair`](super::pair::Pair) put into its
+    /// destination.
+    last: u64,
 }
+
+/// The instruction stands alone, or works on nothing that the one before it made.
+pub(super) const UNLINKED: u8 = 0;
+/// Its destination register is the one that the instruction before it has written.
+pub(super) const LINKED_DST: u8 = 1;
+/// Its source register is.
+pub(super) const LINKED_SRC: u8 = 2;
 
 /// How to go on after a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,13 +95,14 @@ pub(super) enum Flow {
 /// A kind of instruction.
 pub(super) trait Instruction {
     /// Executes the instruction at `pc` and moves `pc` on. In checked mode memory accesses
-    /// are validated and jumps look at the step limit.
+    /// are validated and jumps look at the step limit. `LINK` says which register's value is
+    /// at hand in `cpu.last`.
     ///
     /// # Safety
     /// `cpu` describes a run under way: `pc` points to an instruction of this kind inside of
     /// a prepared program, `regs` to a window of the run's stack, `env` to the run. Without
     /// CHECKED, the contract of [`Trusted`](crate::Trusted) holds for the instruction.
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow;
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow;
 
     /// Executes the rare cases of the instruction, out of line: after [`Flow::Slow`].
     ///
@@ -104,6 +115,16 @@ pub(super) trait Instruction {
 }
 
 impl Cpu {
+    pub(super) fn new(
+        pc: *const Inst,
+        regs: *mut u64,
+        fuel: i64,
+        env: *mut Env<'static>,
+        spans: *const Spans,
+    ) -> Self {
+        Self { pc, regs, fuel, env, spans, last: 0 }
+    }
+
     /// Number of the destination register. The operands are read one by one: together, LLVM
     /// loads them as one word and shifts, which is slower.
     ///
@@ -133,11 +154,33 @@ impl Cpu {
         unsafe { (*self.pc).data.operands.imm }
     }
 
+    /// What the destination register holds.
+    #[inline(always)]
+    pub(super) unsafe fn dst_value<const LINK: u8>(&self) -> u64 {
+        // SAFETY: as in `dst`.
+        if LINK == LINKED_DST { self.last } else { unsafe { self.reg(self.dst()) } }
+    }
+
+    /// What the source register holds.
+    #[inline(always)]
+    pub(super) unsafe fn src_value<const LINK: u8>(&self) -> u64 {
+        // SAFETY: as in `dst`.
+        if LINK == LINKED_SRC { self.last } else { unsafe { self.reg(self.src()) } }
+    }
+
     /// The second operand: a register or the sign-extended immediate.
     #[inline(always)]
-    pub(super) unsafe fn operand<const REG: bool>(&self) -> u64 {
+    pub(super) unsafe fn operand<const REG: bool, const LINK: u8>(&self) -> u64 {
         // SAFETY: as in `dst`.
-        unsafe { if REG { self.reg(self.src()) } else { i64::from(self.imm()) as u64 } }
+        unsafe { if REG { self.src_value::<LINK>() } else { i64::from(self.imm()) as u64 } }
+    }
+
+    /// Sets the destination register.
+    #[inline(always)]
+    pub(super) unsafe fn set_dst(&mut self, value: u64) {
+        self.last = value;
+        // SAFETY: as in `dst`.
+        unsafe { self.set_reg(self.dst(), value) }
     }
 
     #[inline(always)]
@@ -197,11 +240,11 @@ pub(super) unsafe extern "C" fn threaded<I: Instruction, const CHECKED: bool>(
     env: *mut Env<'static>,
     spans: *const Spans,
 ) {
-    let mut cpu = Cpu { pc, regs, fuel, env, spans };
+    let mut cpu = Cpu::new(pc, regs, fuel, env, spans);
     // SAFETY: called by `execute` or another handler with the state of a run, at an
     // instruction that `prepare` gave this handler to.
     unsafe {
-        match I::step::<CHECKED>(&mut cpu) {
+        match I::step::<CHECKED, UNLINKED>(&mut cpu) {
             Flow::Go => ((*cpu.pc).run.threaded)(cpu.pc, cpu.regs, cpu.fuel, cpu.env, spans),
             Flow::Slow => slow::<I, CHECKED>(pc, regs, fuel, env, spans),
             Flow::Stop => stopped(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
@@ -221,7 +264,7 @@ unsafe extern "C" fn slow<I: Instruction, const CHECKED: bool>(
 ) {
     // SAFETY: as in `threaded`.
     unsafe {
-        let (flow, cpu) = slow_step::<I, CHECKED>(Cpu { pc, regs, fuel, env, spans });
+        let (flow, cpu) = slow_step::<I, CHECKED>(Cpu::new(pc, regs, fuel, env, spans));
         match flow {
             Flow::Go => ((*cpu.pc).run.threaded)(cpu.pc, cpu.regs, cpu.fuel, cpu.env, spans),
             Flow::OutOfSteps => out_of_steps(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
@@ -273,7 +316,7 @@ unsafe extern "C" fn stopped(
 pub(super) unsafe fn stepped<I: Instruction, const CHECKED: bool>(cpu: &mut Cpu) -> bool {
     // SAFETY: as in `threaded`, called by the loop of `execute`.
     unsafe {
-        let mut flow = I::step::<CHECKED>(cpu);
+        let mut flow = I::step::<CHECKED, UNLINKED>(cpu);
         if flow == Flow::Slow {
             flow = I::slow::<CHECKED>(cpu);
         }

@@ -43,10 +43,10 @@ pub(super) struct JumpIf<C, const WIDE: bool, const REG: bool>(PhantomData<C>);
 
 impl<C: Compare, const WIDE: bool, const REG: bool> Instruction for JumpIf<C, WIDE, REG> {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let (a, b) = (cpu.reg(cpu.dst()), cpu.operand::<REG>());
+            let (a, b) = (cpu.dst_value::<LINK>(), cpu.operand::<REG, LINK>());
             let taken = if WIDE { C::wide(a, b) } else { C::narrow(a as u32, b as u32) };
             if taken { cpu.jump::<CHECKED>(i32::from(cpu.off())) } else { cpu.next() }
         }
@@ -58,7 +58,7 @@ pub(super) struct Jump;
 
 impl Instruction for Jump {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe { cpu.jump::<CHECKED>(cpu.imm()) }
     }
@@ -69,7 +69,7 @@ pub(super) struct MayGoto;
 
 impl Instruction for MayGoto {
     #[inline(always)]
-    unsafe fn step<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
             let left = &mut (*cpu.window()).may_goto;

@@ -5,6 +5,7 @@ mod alu;
 mod call;
 mod inst;
 mod jump;
+mod pair;
 mod prepare;
 mod select;
 

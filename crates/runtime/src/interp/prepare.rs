@@ -7,6 +7,7 @@ use bpfkit_object::{Program, RefTarget};
 
 use super::call::{PastEnd, Poison};
 use super::inst::{Data, Inst, Instruction, Operands, Run, stepped, threaded};
+use super::pair::select_pair;
 use super::select::{Visit, select};
 use crate::engine::{LoadError, LoadErrorKind, LoadOptions};
 use crate::env::TAIL_CALL;
@@ -40,6 +41,22 @@ impl Visit for Handler {
             (true, false) => Run { threaded: threaded::<I, false> },
             (false, true) => Run { step: stepped::<I, true> },
             (false, false) => Run { step: stepped::<I, false> },
+        }
+    }
+}
+
+/// Pairs exist in threaded code only.
+struct PairHandler {
+    checked: bool,
+}
+
+impl Visit for PairHandler {
+    type Out = Run;
+
+    fn visit<I: Instruction>(self) -> Run {
+        match self.checked {
+            true => Run { threaded: threaded::<I, true> },
+            false => Run { threaded: threaded::<I, false> },
         }
     }
 }
@@ -105,6 +122,9 @@ pub(super) fn prepare(
     };
     for (slot, op) in ops.iter().enumerate() {
         preparation.place(slot, op).map_err(|kind| error(slot as u32, kind))?;
+    }
+    if mode.threaded {
+        preparation.pair_up(&ops);
     }
     let Preparation { code, mut functions, .. } = preparation;
     functions.retain(|&f| (f as usize) < insns.len());
@@ -184,6 +204,18 @@ impl Preparation<'_> {
         let run = select(op, handler).ok_or(LoadErrorKind::Unsupported(unsupported))?;
         self.code[slot] = Inst { run, data };
         Ok(())
+    }
+
+    /// Gives neighbours a common handler where there is one.
+    fn pair_up(&mut self, ops: &[Slot]) {
+        for (slot, pair) in ops.windows(2).enumerate() {
+            let [Slot::Op(first), Slot::Op(second)] = pair else { continue };
+            let free = needs_no_check(first) && needs_no_check(second);
+            let handler = PairHandler { checked: self.mode.checked && !free };
+            if let Some(run) = select_pair(first, second, handler) {
+                self.code[slot].run = run;
+            }
+        }
     }
 
     fn check_target(&self, slot: usize, distance: i32) -> Result<(), LoadErrorKind> {
