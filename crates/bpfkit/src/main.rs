@@ -1,1 +1,10 @@
-fn main() {}
+//! The command-line program.
+#![forbid(unsafe_code)]
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,94 @@
+//! Opening objects and linking programs, as several commands do.
+
+use std::path::{Path, PathBuf};
+
+use bpfkit_btf::Btf;
+use bpfkit_object::{Object, Target};
+
+use crate::cli::failure::{Failure, Result};
+use crate::cli::files;
+
+/// Where Linux keeps its BTF.
+const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// Options of every command that links programs.
+#[derive(clap::Args)]
+pub struct LinkArguments {
+    /// BTF of the kernel to relocate against; this machine's if it has one
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
+    /// Kernel configuration for .kconfig variables (text)
+    #[arg(long, value_name = "FILE")]
+    kconfig: Option<PathBuf>,
+}
+
+/// What a program is linked against, read from files.
+pub struct Kernel {
+    btf: Option<Btf>,
+    kconfig: Option<String>,
+}
+
+impl LinkArguments {
+    /// Reads the files that the options name.
+    pub fn read(&self) -> Result<Kernel> {
+        let btf = match &self.btf {
+            Some(path) => Some(parse_btf(path)?),
+            None if Path::new(KERNEL_BTF).exists() => Some(parse_btf(Path::new(KERNEL_BTF))?),
+            None => None,
+        };
+        let kconfig = self.kconfig.as_deref().map(files::read_text).transpose()?;
+        Ok(Kernel { btf, kconfig })
+    }
+}
+
+impl Kernel {
+    /// As the linker takes it.
+    pub fn target(&self) -> Target<'_> {
+        Target {
+            kernel_btf: self.btf.as_ref(),
+            kconfig: self.kconfig.as_deref(),
+            ..Target::default()
+        }
+    }
+}
+
+fn parse_btf(path: &Path) -> Result<Btf> {
+    Btf::parse(&files::read(path)?)
+        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))
+}
+
+/// Reads and opens an object.
+pub fn open(path: &Path) -> Result<Object> {
+    let bytes = files::read(path)?;
+    let name = path
+        .file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy();
+    // libbpf takes the file name up to its first dot as the object's name.
+    let name = name.split('.').next().unwrap_or_default();
+    Object::open(name, &bytes)
+        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))
+}
+
+/// The name of the program to use: the one asked for, or the only one.
+pub fn choose<'a>(object: &'a Object, path: &Path, asked: Option<&'a str>) -> Result<&'a str> {
+    let names: Vec<&str> = object
+        .programs
+        .iter()
+        .map(|decl| decl.name.as_str())
+        .collect();
+    let file = path.display();
+    match (asked, names.as_slice()) {
+        (Some(name), _) if names.contains(&name) => Ok(name),
+        (Some(name), _) => Err(Failure::input(format!(
+            "{file}: no program {name:?}; there are: {}",
+            names.join(", ")
+        ))),
+        (None, [only]) => Ok(only),
+        (None, []) => Err(Failure::input(format!("{file}: the object has no program"))),
+        (None, _) => Err(Failure::input(format!(
+            "{file}: several programs, choose one with --prog: {}",
+            names.join(", ")
+        ))),
+    }
+}
