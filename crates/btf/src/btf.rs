@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use crate::error::{BtfError, BtfErrorKind as Why, Section};
 use crate::header::{Header, serialize};
 use crate::index::{NameIndex, TagIndex};
-use crate::kind::{Kind, Shape};
+use crate::kind::Kind;
+use crate::survey::Survey;
 use crate::types::Type;
 
 const VOID: [u32; 3] = [0; 3];
@@ -80,7 +81,9 @@ impl Btf {
     /// # Errors
     /// Where libbpf refuses the section: a wrong header, a record that is cut, an
     /// unknown kind, a string offset or type id that does not exist, a function
-    /// whose type is no prototype. The error names the offset and the type.
+    /// whose type is no prototype; and, as the kernel does, on another version than 1, on
+    /// flags, and on a prototype that returns a type that does not exist. The error names
+    /// the offset and the type.
     pub fn parse(bytes: &[u8]) -> Result<Self, BtfError> {
         Self::parse_on(bytes, None)
     }
@@ -103,7 +106,8 @@ impl Btf {
             None => (1, 0),
         };
         let too_large = || BtfError::new(Section::Btf, at, Why::TooLarge);
-        let starts = cut(&words, first_id, at)?;
+        let mut survey = Survey::new(&words, first_id, at)?;
+        let starts = std::mem::take(&mut survey.starts).into_boxed_slice();
         // Leaves room for the end of either range in 32 bits.
         if starts.len() as u64 + u64::from(first_id) > u64::from(u32::MAX)
             || strings.text.len() as u64 + u64::from(first_string) > u64::from(u32::MAX)
@@ -122,47 +126,53 @@ impl Btf {
             names: OnceLock::new(),
             tags: OnceLock::new(),
         };
-        btf.check(at)?;
+        btf.check(&survey, at)?;
         Ok(btf)
     }
 
-    /// Checks every name and reference of the own types.
-    fn check(&self, at: usize) -> Result<(), BtfError> {
-        let limits = Limits {
-            ids: self.type_count(),
-            strings: u64::from(self.first_string) + self.strings.text.len() as u64,
-        };
+    /// Checks that every name and type that the own types refer to exists.
+    fn check(&self, survey: &Survey, at: usize) -> Result<(), BtfError> {
         // Only where all strings are ASCII does every offset begin a character.
-        let ascii = self.strings.text.is_ascii();
+        let sound = self.strings.text.is_ascii()
+            && self.has_string(survey.highest_name)
+            && survey.highest_id < self.type_count();
+        if sound && !survey.functions {
+            return Ok(());
+        }
         for (id, bounds) in (self.first_id..).zip(self.starts.windows(2)) {
             let &[start, end] = bounds else { continue };
             let record = self.words.get(start as usize..end as usize).unwrap_or(&[]);
-            let Some(kind) = record.get(1).and_then(|&info| Kind::of_info(info)) else {
+            let &[_, info, word, ..] = record else {
+                continue;
+            };
+            let Some(kind) = Kind::of_info(info) else {
                 continue;
             };
             let at = at + 4 * start as usize;
-            if !ascii || !limits.admit(record, kind.shape()) {
-                self.find_fault(record, kind, &limits)
+            if !sound {
+                self.find_fault(record, kind)
                     .map_err(|(word, why)| BtfError::of_type(at + 4 * word, id, why))?;
             }
-            if kind == Kind::Func {
-                let proto = record.get(2).copied().unwrap_or(0);
-                if self.kind(proto) != Some(Kind::FuncProto) {
-                    return Err(BtfError::of_type(at + 8, id, Why::NotProto(proto)));
-                }
+            if kind == Kind::Func && self.kind(word) != Some(Kind::FuncProto) {
+                return Err(BtfError::of_type(at + 8, id, Why::NotProto(word)));
             }
         }
         Ok(())
     }
 
-    /// Looks at each name and reference of a record: the word at fault and why.
-    fn find_fault(&self, record: &[u32], kind: Kind, limits: &Limits) -> Result<(), (usize, Why)> {
+    /// Offset 0 is the empty name even where the string section is empty.
+    fn has_string(&self, offset: u32) -> bool {
+        offset < self.string_end() || offset == 0
+    }
+
+    /// Looks at each name and reference of a record for the one at fault: its word and why.
+    fn find_fault(&self, record: &[u32], kind: Kind) -> Result<(), (usize, Why)> {
         let shape = kind.shape();
-        // `record[i]` exists for every i below: `cut` measured it by the same row.
+        // `record[i]` exists for every i below: the survey measured it by the same row.
         let word = |i: usize| record.get(i).copied().unwrap_or(0);
         let name = |i: usize, what: &'static str| {
             let offset = word(i);
-            let sound = limits.has_string(offset) && self.string(offset).is_some();
+            let sound = self.has_string(offset) && self.string(offset).is_some();
             if sound {
                 Ok(())
             } else {
@@ -170,7 +180,7 @@ impl Btf {
             }
         };
         let reference = |i: usize| {
-            if word(i) < limits.ids {
+            if word(i) < self.type_count() {
                 Ok(())
             } else {
                 Err((i, Why::Reference(word(i))))
@@ -286,82 +296,4 @@ impl Btf {
     pub fn to_bytes(&self) -> Vec<u8> {
         serialize(&self.words, self.own_strings(), self.big_endian)
     }
-}
-
-/// What ids and string offsets stay below.
-struct Limits {
-    ids: u32,
-    strings: u64,
-}
-
-impl Limits {
-    /// Offset 0 is the empty name even where the string section is empty.
-    fn has_string(&self, offset: u32) -> bool {
-        u64::from(offset) < self.strings || offset == 0
-    }
-
-    /// Whether a record is within the limits, by its highest offset and its highest id.
-    fn admit(&self, record: &[u32], shape: &Shape) -> bool {
-        let &[name, _, word, ref rest @ ..] = record else {
-            return false;
-        };
-        let (fixed, items) = rest.split_at_checked(shape.fixed).unwrap_or((rest, &[]));
-        let mut highest_name = name;
-        let mut highest_id = if shape.refers { word } else { 0 };
-        for &i in shape.fixed_refs {
-            highest_id = highest_id.max(fixed.get(i).copied().unwrap_or(0));
-        }
-        let mut item = |words: &[u32]| {
-            if shape.item_name.is_some() {
-                highest_name = highest_name.max(words.first().copied().unwrap_or(0));
-            }
-            if let Some(i) = shape.item_ref {
-                highest_id = highest_id.max(words.get(i).copied().unwrap_or(0));
-            }
-        };
-        match shape.item {
-            2 => items.as_chunks::<2>().0.iter().for_each(|i| item(i)),
-            _ => items.as_chunks::<3>().0.iter().for_each(|i| item(i)),
-        }
-        self.has_string(highest_name) && highest_id < self.ids
-    }
-}
-
-/// Where each type begins, and the end of the last.
-fn cut(words: &[u32], first_id: u32, at: usize) -> Result<Box<[u32]>, BtfError> {
-    // vmlinux takes 7 words a type.
-    let mut starts = Vec::with_capacity(words.len() / 6 + 2);
-    let mut start = 0;
-    while start < words.len() {
-        let fault = |why| {
-            BtfError::of_type(
-                at + 4 * start,
-                first_id.saturating_add(starts.len() as u32),
-                why,
-            )
-        };
-        let left = words.len() - start;
-        let Some(&info) = words.get(start + 1) else {
-            return Err(fault(Why::TypeCut {
-                needed: 12,
-                found: 4 * left,
-            }));
-        };
-        let kind = match Kind::of_info(info) {
-            Some(kind) if kind != Kind::Void => kind,
-            _ => return Err(fault(Why::Kind(info >> 24 & 0x1f))),
-        };
-        let shape = kind.shape();
-        let needed = 3 + shape.fixed + shape.item * (info & 0xffff) as usize;
-        if needed > left {
-            return Err(fault(Why::TypeCut {
-                needed: 4 * needed,
-                found: 4 * left,
-            }));
-        }
-        starts.push(start as u32);
-        start += needed;
-    }
-    starts.push(start as u32);
-    Ok(starts.into())
 }

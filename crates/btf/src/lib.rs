@@ -7,9 +7,24 @@
 //! - [`ext`] reads and writes `.BTF.ext`: functions, source lines, CO-RE records.
 //! - [`core`] resolves CO-RE relocations by libbpf's rules.
 //!
+//! ```
+//! use bpfkit_btf::{BtfBuilder, IntEncoding, Kind, MemberDef, dump};
+//!
+//! let mut b = BtfBuilder::new();
+//! let int = b.int("int", 4, IntEncoding::SIGNED);
+//! b.structure("point", 8, &[MemberDef::new("x", int, 0), MemberDef::new("y", int, 32)]);
+//! let btf = b.build()?;
+//!
+//! let point = btf.by_name("point", Kind::Struct).expect("just added");
+//! assert_eq!(btf.size_of(point.id()), Some(8));
+//! let c = dump::c_types(&btf, [point.id()])?;
+//! assert_eq!(c, "struct point {\n\tint x;\n\tint y;\n};\n\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The layout is that of `include/uapi/linux/btf.h` and
-//! `Documentation/bpf/btf.rst`; what is accepted is what libbpf 1.7 accepts. The
-//! input may be hostile: nothing here panics, recurses or allocates without a bound.
+//! `Documentation/bpf/btf.rst`; what is accepted is what libbpf 1.7 accepts, with
+//! the exceptions at [`Btf::parse`]. The input may be hostile: nothing here panics, recurses or allocates without a bound.
 #![forbid(unsafe_code)]
 
 mod btf;
@@ -22,6 +37,7 @@ mod header;
 mod index;
 mod kind;
 mod layout;
+mod survey;
 mod types;
 mod walk;
 
