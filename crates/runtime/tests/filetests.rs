@@ -67,7 +67,7 @@ fn run(engine: &Interpreter, trusted: bool, program: &Arc<Program>, data: Option
     };
     let mut memory = RawMemory::new(data.unwrap_or_default());
     let mut vm = Vm::default();
-    vm.step_limit = 100_000_000;
+    vm.step_limit = 60_000_000;
     said(&exec.run(&mut vm, &mut memory))
 }
 

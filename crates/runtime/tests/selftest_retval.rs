@@ -194,7 +194,7 @@ fn selftests_return_what_the_kernel_returns() {
         .map(|e| e.expect("the corpus can be listed").path())
         .filter(|p| {
             p.file_name()
-                .is_some_and(|n| n.to_string_lossy().starts_with(""))
+                .is_some_and(|n| n.to_string_lossy().starts_with("verifier_"))
         })
         .filter(|p| p.to_string_lossy().ends_with(".bpf.o"))
         .collect();
