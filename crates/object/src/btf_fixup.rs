@@ -1,7 +1,7 @@
 //! What compilers leave open in BTF and the loader knows: sizes of data sections, places
 //! of variables in them, and which functions and variables are hidden.
 
-use bpfkit_btf::{Btf, BtfError, Kind, Linkage, Type};
+use bpfkit_btf::{Btf, BtfBuilder, BtfError, Kind, Linkage, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::elf::{Bind, Elf, Symbol, SymbolKind};
@@ -56,6 +56,54 @@ pub(crate) fn fix(
     } else {
         Btf::parse(&patch.bytes)
     }
+}
+
+/// BTF as libbpf hands it to the kernel, which takes no external symbols: those of
+/// `.ksyms` become integers, and its functions global ones whose parameters have names.
+pub(crate) fn for_kernel(btf: &Btf) -> Result<Vec<u8>, BtfError> {
+    let Some(section) = btf.by_name(KSYMS, Kind::Datasec) else {
+        return Ok(btf.to_bytes());
+    };
+    let int = btf
+        .own_types()
+        .find(|t| t.int().is_some_and(|int| int.bits == 32))
+        .map_or(0, Type::id);
+    let is_func = |id| btf.kind(id) == Some(Kind::Func);
+    let mut builder = BtfBuilder::from_btf(btf);
+    let mut dummy = (0, 0);
+    if section.variables().any(|v| is_func(v.type_id)) {
+        let name = builder.string("dummy_ksym");
+        dummy = (builder.var("dummy_ksym", int, Linkage::Global), name);
+    }
+    let mut patch = Patch {
+        bytes: builder.to_bytes()?,
+        starts: starts(btf),
+        big_endian: btf.is_big_endian(),
+    };
+    let mut variables: Vec<_> = section.variables().collect();
+    for (i, v) in variables.iter_mut().enumerate() {
+        let Some(t) = btf.type_by_id(v.type_id) else {
+            continue;
+        };
+        // A section has at most 65,535 variables.
+        (v.offset, v.size) = (4 * i as u32, 4);
+        if t.is(Kind::Func) {
+            v.type_id = dummy.0;
+            patch.set(t, 1, |info| info & !0xffff | Linkage::Global.number());
+            let Some(proto) = t.proto() else { continue };
+            for (i, param) in proto.params().enumerate() {
+                if param.type_id != 0 && param.name_off == 0 {
+                    patch.set(proto, 3 + 2 * i, |_| dummy.1);
+                }
+            }
+        } else {
+            patch.set(t, 2, |_| int);
+            patch.set(t, 3, |_| Linkage::Global.number());
+        }
+    }
+    patch.set(section, 2, |_| 4 * variables.len() as u32);
+    patch.variables(section, variables);
+    Ok(patch.bytes)
 }
 
 /// A BTF section that is being changed.

@@ -128,6 +128,20 @@ impl Object {
         Linker::new(self, target).link(index)
     }
 
+    /// The object's BTF as libbpf hands it to the kernel, whose loader takes no external
+    /// symbols: in it those of `.ksyms` are disguised as integers. Type ids are the same
+    /// as in [`Object::btf`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Btf`]: the object has no BTF, or too large one.
+    pub fn btf_for_kernel(&self) -> Result<Vec<u8>, ObjectError> {
+        let btf = self
+            .btf
+            .as_ref()
+            .ok_or_else(|| ObjectError::new(ErrorKind::Btf, "the object has no BTF"))?;
+        btf_fixup::for_kernel(btf).map_err(|e| btf_error(&e, ".BTF"))
+    }
+
     /// Sets the initial value of a global variable, in the object's byte order. Fewer
     /// bytes than the variable has set its first ones.
     ///

@@ -1,7 +1,7 @@
 //! Compares bpfkit's object loader with libbpf 1.7 on every object of a folder: the
 //! programs and maps that each lists, and the instructions that each links.
 //!
-//! `libbpf-check FOLDER|FILE…` prints every difference and a table of agreement; exit code
+//! `libbpf-check [--list] FOLDER|FILE…` prints every difference and a table of agreement; exit code
 //! 1 when there is a difference that is not explained. It needs root, for
 //! `bpf_object__prepare` asks the kernel what it supports and creates maps; no program of
 //! an object is loaded.
@@ -17,12 +17,19 @@ use std::process::{Command, ExitCode};
 use bpfkit_object::{Linker, Object};
 use record::{Linked, Listing};
 
+/// Compares what is known without linking, which needs no bpf(2).
+const LIST: &str = "--list";
+/// Runs libbpf on one object.
+const CHILD: &str = "--child";
+
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let list_only = args.iter().any(|a| a == LIST);
+    args.retain(|a| a != LIST);
     if let [flag, path] = args.as_slice()
-        && flag == "--child"
+        && flag == CHILD
     {
-        theirs::run(path);
+        theirs::run(path, list_only);
         return ExitCode::SUCCESS;
     }
     let mut files: Vec<PathBuf> = Vec::new();
@@ -39,14 +46,14 @@ fn main() -> ExitCode {
         }
     }
     if files.is_empty() {
-        eprintln!("usage: libbpf-check FOLDER|FILE…");
+        eprintln!("usage: libbpf-check [{LIST}] FOLDER|FILE…");
         return ExitCode::from(2);
     }
     files.sort();
     let kernel = ours::Kernel::read();
     let mut tally = Tally::default();
     for file in &files {
-        check(file, &kernel, &mut tally);
+        check(file, &kernel, list_only, &mut tally);
     }
     tally.print();
     if tally.differences == 0 {
@@ -96,7 +103,7 @@ impl Tally {
     }
 }
 
-fn check(file: &PathBuf, kernel: &ours::Kernel, tally: &mut Tally) {
+fn check(file: &PathBuf, kernel: &ours::Kernel, list_only: bool, tally: &mut Tally) {
     let name = file
         .file_name()
         .unwrap_or_default()
@@ -107,8 +114,13 @@ fn check(file: &PathBuf, kernel: &ours::Kernel, tally: &mut Tally) {
         tally.differences += 1;
         return;
     };
-    let output =
-        std::env::current_exe().and_then(|exe| Command::new(exe).arg("--child").arg(file).output());
+    let output = std::env::current_exe().and_then(|exe| {
+        let mut child = Command::new(exe);
+        if list_only {
+            child.arg(LIST);
+        }
+        child.arg(CHILD).arg(file).output()
+    });
     let output = output
         .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
         .unwrap_or_default();
@@ -161,6 +173,7 @@ fn check(file: &PathBuf, kernel: &ours::Kernel, tally: &mut Tally) {
         }
     };
     let ours = ours::list(&object);
+    let ours_btf = ours.btf;
     tally.compare(
         "objects: number of programs",
         &name,
@@ -179,13 +192,18 @@ fn check(file: &PathBuf, kernel: &ours::Kernel, tally: &mut Tally) {
     for (a, b) in ours.maps.iter().zip(&theirs.maps) {
         tally.compare("maps", &format!("{name}:{}", b.name), a, b);
     }
+    if list_only {
+        // Ours marks hidden functions at once, libbpf when it loads.
+        tally.compare("objects: BTF", &name, &ours.btf, &theirs.btf);
+        return;
+    }
     let mut linker = Linker::new(&object, &target);
     let refused = linker.check().err().map(|e| e.message().to_owned());
     for (index, line) in lines.enumerate() {
         let Ok(theirs) = serde_json::from_str::<Linked>(line) else {
             continue;
         };
-        let mut ours = ours::link(&mut linker, &object, index);
+        let mut ours = ours::link(&mut linker, &object, index, ours_btf);
         // libbpf refuses the whole object for what another program needs.
         if refused.is_some() {
             tally.count(
@@ -268,6 +286,12 @@ fn compare_linked(file: &str, ours: &Linked, theirs: &Linked, tally: &mut Tally)
         &place,
         &ours.kconfig,
         &theirs.kconfig,
+    );
+    tally.compare(
+        "programs: BTF for the kernel",
+        &place,
+        &ours.btf,
+        &theirs.btf,
     );
     tally.compare(
         "programs: attach type",

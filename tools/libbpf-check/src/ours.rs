@@ -69,7 +69,7 @@ pub fn list(object: &Object) -> Listing {
         error: None,
         programs: programs.collect(),
         maps: object.maps.iter().map(map).collect(),
-        license: object.license.clone(),
+        btf: object.btf_for_kernel().ok().map(|bytes| hash(&bytes)),
     }
 }
 
@@ -106,8 +106,8 @@ fn map(m: &MapDef) -> Map {
     }
 }
 
-/// Links one program.
-pub fn link(linker: &mut Linker<'_>, object: &Object, index: usize) -> Linked {
+/// Links one program; `btf` is the hash of the object's BTF.
+pub fn link(linker: &mut Linker<'_>, object: &Object, index: usize, btf: Option<u64>) -> Linked {
     let name = object
         .programs
         .get(index)
@@ -141,6 +141,7 @@ pub fn link(linker: &mut Linker<'_>, object: &Object, index: usize) -> Linked {
         functions: functions.map(|s| (s.start, s.type_id)).collect(),
         lines: lines.collect(),
         kconfig,
+        btf,
         attach_type: attach.and_then(|a| a.member).unwrap_or(
             object
                 .programs

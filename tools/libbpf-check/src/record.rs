@@ -10,7 +10,8 @@ pub struct Listing {
     pub error: Option<String>,
     pub programs: Vec<Program>,
     pub maps: Vec<Map>,
-    pub license: String,
+    /// Hash of the BTF once the object is open.
+    pub btf: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
@@ -59,6 +60,8 @@ pub struct Linked {
     pub lines: Vec<(u32, u32, u32)>,
     /// Hash of the contents of `.kconfig`.
     pub kconfig: Option<u64>,
+    /// Hash of the BTF for the kernel.
+    pub btf: Option<u64>,
     /// Attach type as loaded: for struct_ops the member.
     pub attach_type: u32,
     /// BTF id of the attach target, where the section names one that exists.

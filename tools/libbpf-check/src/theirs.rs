@@ -104,13 +104,14 @@ impl Drop for Opened {
     }
 }
 
-/// Prints the listing, then each program linked.
-pub fn run(path: &str) {
+/// Prints the listing, then each program linked, which needs bpf(2).
+pub fn run(path: &str, list_only: bool) {
     // SAFETY: the callback fits the signature.
     unsafe { sys::libbpf_set_print(Some(keep_warning)) };
     let listing = list(path);
     println!("{}", serde_json::to_string(&listing).unwrap_or_default());
-    for index in 0..listing.programs.len() {
+    let programs = if list_only { 0 } else { listing.programs.len() };
+    for index in 0..programs {
         let linked = link(path, index);
         println!("{}", serde_json::to_string(&linked).unwrap_or_default());
     }
@@ -133,7 +134,7 @@ fn list(path: &str) -> Listing {
         error: None,
         programs,
         maps,
-        license: String::new(),
+        btf: btf_hash(object.0),
     }
 }
 
@@ -317,9 +318,30 @@ fn link(path: &str, index: usize) -> Linked {
                 .map(|l| (l.insn_off, l.line_col >> 10, l.line_col & 0x3ff))
                 .collect(),
             kconfig: kconfig.and_then(|&m| contents(m)),
+            btf: btf_hash(object.0),
             attach_type,
             attach_btf_id: attach_btf_id(sys::bpf_program__type(p), attach_type, &section),
         }
+    }
+}
+
+/// Hash of the BTF as it is now; loading it into the kernel changes it once more.
+fn btf_hash(object: *mut sys::bpf_object) -> Option<u64> {
+    let mut size = 0;
+    // SAFETY: the object is open; libbpf gives the section and its size, or null.
+    unsafe {
+        let btf = sys::bpf_object__btf(object);
+        if btf.is_null() {
+            return None;
+        }
+        let bytes = sys::btf__raw_data(btf, &mut size);
+        if bytes.is_null() {
+            return None;
+        }
+        Some(hash(std::slice::from_raw_parts(
+            bytes.cast::<u8>(),
+            size as usize,
+        )))
     }
 }
 
