@@ -183,3 +183,69 @@ pub const NON_SLEEPABLE_ERROR_INJECTION: &[&str] = &[
     "should_fail_alloc_page",
     "should_failslab",
 ];
+
+/// Functions of the kernel and its selftests that are open to error injection, beside the
+/// system calls.
+pub const ERROR_INJECTION: &[&str] = &[
+    "__filemap_add_folio",
+    "bpf_testmod_test_read",
+    "bpf_testmod_test_write",
+    "btrfs_check_leaf",
+    "btrfs_check_node",
+    "btrfs_cow_block",
+    "btrfs_search_slot",
+    "btrfs_should_cancel_balance",
+    "guc_wait_ucode",
+    "io_ctl_init",
+    "mtd_block_markbad",
+    "mtd_erase",
+    "mtd_read",
+    "mtd_write",
+    "open_ctree",
+    "page_pool_alloc_netmems",
+    "should_fail_alloc_page",
+    "should_fail_bio",
+    "should_failslab",
+    "ssh_ptl_should_corrupt_rx_data",
+    "ssh_ptl_should_corrupt_rx_syn",
+    "ssh_ptl_should_corrupt_tx_data",
+    "ssh_ptl_should_drop_ack_packet",
+    "ssh_ptl_should_drop_dsq_packet",
+    "ssh_ptl_should_drop_nak_packet",
+    "ssh_ptl_should_fail_write",
+    "ssh_rtl_should_drop_response",
+];
+
+/// What the names of system call functions begin with on x86-64, AArch64, RISC-V and s390.
+const SYSCALL_PREFIXES: [&str; 8] = [
+    "__x64_sys_",
+    "__ia32_sys_",
+    "__x64_compat_sys_",
+    "__ia32_compat_sys_",
+    "__arm64_sys_",
+    "__arm64_compat_sys_",
+    "__riscv_sys_",
+    "__s390x_sys_",
+];
+
+/// Whether that function of the kernel may be made to fail by injection.
+pub fn is_error_injectable(function: &str) -> bool {
+    ERROR_INJECTION.contains(&function)
+        || SYSCALL_PREFIXES
+            .iter()
+            .any(|prefix| function.starts_with(prefix))
+}
+
+/// Whether a fmod_ret program may decide what that function of the kernel returns.
+pub fn may_modify_return(function: &str) -> bool {
+    function.starts_with("security_")
+        || is_error_injectable(function)
+        || crate::kfunc::FMOD_RET_FUNCTIONS.contains(&function)
+}
+
+/// Whether a sleepable fentry, fexit or fmod_ret program may be put on that function.
+pub fn may_sleep_at(function: &str) -> bool {
+    let injectable =
+        is_error_injectable(function) && !NON_SLEEPABLE_ERROR_INJECTION.contains(&function);
+    injectable || function == "bpf_fentry_test1"
+}

@@ -72,6 +72,8 @@ pub struct MapRules {
     pub direct_value: bool,
     /// Special fields that its values may have.
     pub fields: Fields,
+    /// `BPF_F_*` that the kernel adds by itself.
+    pub implied: u32,
 }
 
 /// Special fields in values.
@@ -118,6 +120,7 @@ impl MapRules {
             inner: true,
             direct_value: false,
             fields: Fields::NONE,
+            implied: 0,
         }
     }
 
@@ -138,6 +141,12 @@ impl MapRules {
 
     const fn direct(mut self) -> MapRules {
         self.direct_value = true;
+        self
+    }
+
+    /// A lookup gives the kernel's own data, which programs may not change.
+    const fn read_only(mut self) -> MapRules {
+        self.implied = RDONLY_PROG;
         self
     }
 
@@ -188,7 +197,7 @@ pub static MAPS: &[MapRules] = &[
     MapRules::new(M::ArrayOfMaps, NUMA_NODE | RW).only(&["map_lookup_elem"]).sleepable().not_inner(),
     MapRules::new(M::HashOfMaps, NO_PREALLOC | NUMA_NODE | RW | ZERO_SEED)
         .only(&["map_lookup_elem"]).sleepable().not_inner(),
-    MapRules::new(M::Devmap, NUMA_NODE | RW).only(REDIRECT_HELPERS),
+    MapRules::new(M::Devmap, NUMA_NODE | RW).only(REDIRECT_HELPERS).read_only(),
     MapRules::new(M::Sockmap, NUMA_NODE | RW).only(&[
         "sk_redirect_map", "sock_map_update", "msg_redirect_map", "sk_select_reuseport",
         "map_lookup_elem",
@@ -209,7 +218,7 @@ pub static MAPS: &[MapRules] = &[
     MapRules::new(M::SkStorage, NO_PREALLOC | CLONE)
         .only(&["sk_storage_get", "sk_storage_delete", "kptr_xchg"]).sleepable()
         .fields(LOCK.or(KPTR)),
-    MapRules::new(M::DevmapHash, NUMA_NODE | RW).only(REDIRECT_HELPERS),
+    MapRules::new(M::DevmapHash, NUMA_NODE | RW).only(REDIRECT_HELPERS).read_only(),
     MapRules::new(M::StructOps, LINK | VTYPE_BTF_OBJ_FD).not_inner(),
     MapRules::new(M::Ringbuf, NUMA_NODE).only(RINGBUF_HELPERS).sleepable(),
     MapRules::new(M::InodeStorage, NO_PREALLOC | CLONE)

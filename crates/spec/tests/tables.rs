@@ -243,12 +243,24 @@ fn lists_of_names_are_sorted() {
         attach::DENIED_FUNCTIONS,
         attach::NORETURN_FUNCTIONS,
         attach::NON_SLEEPABLE_ERROR_INJECTION,
+        attach::ERROR_INJECTION,
         kfunc::FMOD_RET_FUNCTIONS,
     ] {
         assert_ascending(list);
     }
     assert_ascending(RAW_TRACEPOINTS.iter().map(|row| row.0));
     assert_ascending(bpfkit_spec::iter::TARGETS.iter().map(|target| target.name));
+}
+
+#[test]
+fn functions_that_programs_may_replace() {
+    assert!(attach::may_modify_return("__x64_sys_getpgid"));
+    assert!(attach::may_modify_return("security_file_open"));
+    assert!(!attach::may_modify_return("do_unlinkat"));
+    assert!(attach::may_sleep_at("__x64_sys_getpgid"));
+    for function in attach::NON_SLEEPABLE_ERROR_INJECTION {
+        assert!(attach::is_error_injectable(function) && !attach::may_sleep_at(function));
+    }
 }
 
 #[test]

@@ -97,6 +97,31 @@ fn maps_of_sleepable_programs() {
 }
 
 #[test]
+fn maps_that_programs_do_not_write() {
+    let Some(mut kernel) = kernel() else { return };
+    let maps = Maps::create(&mut kernel);
+    let program = &programs::plain()[0];
+    let update = bpfkit_spec::helper::by_name("map_update_elem").expect("is a helper");
+    let proto = update.proto_for(&program.caller()).expect("is for all");
+    for (map_type, map) in maps.all() {
+        let call = Call {
+            program,
+            helper: update,
+            proto,
+            maps: &maps,
+            map: Some(map),
+            instead: None,
+        };
+        let insns = call.build().expect("all arguments can be made");
+        let answer = kernel.load(&program.ending(&insns));
+        let refused = answer.log.contains("write into map forbidden");
+        let rules = map_rules::of(map_type).expect("created");
+        let implied = rules.implied & map_rules::flags::RDONLY_PROG != 0;
+        assert_eq!(refused, implied, "{map_type}: {}", answer.message());
+    }
+}
+
+#[test]
 fn flags_of_maps() {
     let Some(mut kernel) = kernel() else { return };
     // Flags that ask for something beside themselves cannot be tried alone.
