@@ -12,6 +12,24 @@ fn definitions(text: &str) -> Vec<&str> {
     text.split("\n\n").filter(|d| d.ends_with(';')).collect()
 }
 
+/// Kinds that the kernel's own types lack are in an object.
+#[test]
+fn every_kind_prints_as_with_bpftool() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/types.bpf.o");
+    let Some(raw) = common::bpftool_dump(&path, "raw") else {
+        return;
+    };
+    let Some(c) = common::bpftool_dump(&path, "c") else {
+        return;
+    };
+    let object = std::fs::read(&path).expect("it is part of the sources");
+    let elf = common::Elf::parse(&object).expect("an object");
+    let btf = Btf::parse(elf.section(".BTF").expect("types")).expect("sound");
+    assert_eq!(dump::raw(&btf), raw);
+    let ours = dump::c_file(&btf).expect("has a C form");
+    assert_eq!(definitions(&ours), definitions(&c));
+}
+
 #[test]
 fn raw_lines_are_those_of_bpftool() {
     let Some(bytes) = common::vmlinux() else {

@@ -17,7 +17,7 @@ pub use raw::{raw, raw_type};
 /// Longest chain of types that is followed.
 const MAX_DEPTH: u32 = 256;
 /// Deepest nesting of braces and parentheses that is printed.
-const MAX_NESTING: u32 = 32;
+const MAX_NESTING: u32 = 100;
 /// Most text that is printed of a file, in bytes: this, and as much for each type; the
 /// kernel's takes 23 a type.
 const MAX_TEXT: [usize; 2] = [2 << 20, 1 << 10];
