@@ -11,25 +11,38 @@ const K1: u64 = 0xd6e8_feb8_6659_fd93;
 /// How the keys of a map are read, chosen once from the key size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeyKind {
-    /// Four bytes.
+    /// Up to four bytes.
     Word,
-    /// Eight bytes.
+    /// Up to eight bytes.
     Long,
-    /// Sixteen bytes.
+    /// Up to sixteen bytes.
     Pair,
-    /// Any other size.
+    /// More.
     Bytes,
 }
 
 impl KeyKind {
     pub(crate) fn of(size: usize) -> KeyKind {
         match size {
-            4 => KeyKind::Word,
-            8 => KeyKind::Long,
-            16 => KeyKind::Pair,
+            0..=4 => KeyKind::Word,
+            5..=8 => KeyKind::Long,
+            9..=16 => KeyKind::Pair,
             _ => KeyKind::Bytes,
         }
     }
+}
+
+/// Up to eight bytes as a word, padded with zeros as elements store them.
+#[inline(always)]
+fn padded(bytes: &[u8]) -> u64 {
+    if let Ok(bytes) = bytes.try_into() {
+        return u64::from_ne_bytes(bytes);
+    }
+    let mut word = 0;
+    for (i, byte) in bytes.iter().take(8).enumerate() {
+        word |= u64::from(*byte) << (8 * i);
+    }
+    u64::from_ne_bytes(word.to_le_bytes())
 }
 
 /// A key held in registers where it is short.
@@ -50,8 +63,8 @@ fn fold(a: u64, b: u64) -> u64 {
 }
 
 #[inline(always)]
-fn top(x: u64) -> u32 {
-    (x >> 32) as u32
+fn mixed(x: u64) -> u32 {
+    (x >> 32) as u32 ^ x as u32
 }
 
 #[derive(Clone, Copy)]
@@ -66,7 +79,7 @@ pub(crate) struct BytesKey<'a>(pub(crate) &'a [u8]);
 impl Key for WordKey {
     #[inline(always)]
     fn hash(self, seed: u64) -> u32 {
-        top(fold(u64::from(self.0) ^ seed, K0))
+        mixed(fold(u64::from(self.0) ^ seed, K0))
     }
 
     #[inline(always)]
@@ -79,7 +92,7 @@ impl Key for WordKey {
 impl Key for LongKey {
     #[inline(always)]
     fn hash(self, seed: u64) -> u32 {
-        top(fold(self.0 ^ seed, K0))
+        mixed(fold(self.0 ^ seed, K0))
     }
 
     #[inline(always)]
@@ -92,7 +105,7 @@ impl Key for LongKey {
 impl Key for PairKey {
     #[inline(always)]
     fn hash(self, seed: u64) -> u32 {
-        top(fold(fold(self.0 ^ seed, K0) ^ self.1, K1))
+        mixed(fold(fold(self.0 ^ seed, K0) ^ self.1, K1))
     }
 
     #[inline(always)]
@@ -108,32 +121,54 @@ impl Key for PairKey {
     }
 }
 
-#[inline(always)]
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    let chunks = bytes.chunks_exact(8);
-    let rest = chunks.remainder();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let tail = (!rest.is_empty()).then_some(u64::from_ne_bytes(last));
-    chunks
-        .map(|c| u64::from_ne_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]))
-        .chain(tail)
+impl WordKey {
+    #[inline(always)]
+    pub(crate) fn load(key: &[u8]) -> WordKey {
+        match key.try_into() {
+            Ok(bytes) => WordKey(u32::from_ne_bytes(bytes)),
+            Err(_) => WordKey(u32::from_ne_bytes(first_half(padded(key)))),
+        }
+    }
+}
+
+fn first_half(word: u64) -> [u8; 4] {
+    let [a, b, c, d, ..] = word.to_ne_bytes();
+    [a, b, c, d]
+}
+
+impl LongKey {
+    #[inline(always)]
+    pub(crate) fn load(key: &[u8]) -> LongKey {
+        LongKey(padded(key))
+    }
+}
+
+impl PairKey {
+    #[inline(always)]
+    pub(crate) fn load(key: &[u8]) -> PairKey {
+        let (first, second) = key.split_at(key.len().min(8));
+        PairKey(padded(first), padded(second))
+    }
 }
 
 impl Key for BytesKey<'_> {
     #[inline]
     fn hash(self, seed: u64) -> u32 {
-        let state = words(self.0).fold(seed, |state, word| fold(state ^ word, K0));
-        top(fold(state, K1))
+        let chunks = self.0.chunks_exact(8);
+        let mut state = fold(seed ^ padded(chunks.remainder()), K0);
+        for chunk in chunks {
+            state = fold(state ^ padded(chunk), K1);
+        }
+        mixed(fold(state, K0))
     }
 
     #[inline]
     unsafe fn matches(self, at: *mut u8) -> bool {
         let mut at = at.cast::<u64>();
-        for word in words(self.0) {
+        for chunk in self.0.chunks(8) {
             // SAFETY: one step a word of the rounded key size, by the contract. Keys
             // are stored with their last word padded with zeros.
-            if unsafe { AtomicU64::from_ptr(at) }.load(Relaxed) != word {
+            if unsafe { AtomicU64::from_ptr(at) }.load(Relaxed) != padded(chunk) {
                 return false;
             }
             // SAFETY: as above, at most one past the key.

@@ -260,6 +260,12 @@ impl Table {
         (tag != 0).then(|| line.slots[slot].load(Acquire))
     }
 
+    /// Overflow lines that were ever used.
+    #[cfg(test)]
+    pub(crate) fn overflow_used(&self) -> u32 {
+        self.spare.lock().unwrap_or_else(|e| e.into_inner()).fresh
+    }
+
     fn spare_line(&self) -> Result<u32, Errno> {
         let mut spare = self.spare.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(i) = spare.free.pop() {

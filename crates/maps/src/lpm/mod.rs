@@ -173,6 +173,9 @@ impl LpmTrie {
                 };
             }
             let node = self.memory.node(at.index());
+            if kind == Kind::Bitmap {
+                node.prefetch();
+            }
             if at.is_rich() {
                 let (at_depth, skip) = node.depth_and_skip();
                 // Depths grow on the way down; the test ends a walk over lines that

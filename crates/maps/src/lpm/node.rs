@@ -127,6 +127,17 @@ impl<'a> Node<'a> {
         unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
+    /// Begins to load the lines of a bitmap's references while its bits are looked at.
+    #[inline(always)]
+    pub(super) fn prefetch(self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which any address admits.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.at.as_ptr().add(LINE).cast());
+        }
+    }
+
     /// Element whose prefix ends at the node.
     #[inline(always)]
     pub(super) fn own(self) -> &'a AtomicU32 {
@@ -304,10 +315,31 @@ impl<'a> Node<'a> {
     /// All children in order of their bytes.
     pub(super) fn children(self, kind: Kind, out: &mut Vec<(u8, Ref)>) {
         out.clear();
-        let mut from = 0;
-        while let Some((byte, child)) = self.next_child(kind, from) {
-            out.push((byte, child));
-            from = u16::from(byte) + 1;
+        let load = |offset: usize| Ref(self.w32(offset).load(Relaxed));
+        match kind {
+            Kind::Element => {}
+            Kind::Small => {
+                let keys = self.w64(24).load(Relaxed).to_le_bytes();
+                let count = self.count().load(Relaxed) as usize;
+                let keys = keys.iter().take(count).enumerate();
+                out.extend(keys.map(|(at, byte)| (*byte, load(32 + at * 4))));
+                out.sort_unstable_by_key(|(byte, _)| *byte);
+            }
+            Kind::Bitmap => {
+                let mut at = LINE;
+                for word in 0..4u8 {
+                    let mut bits = self.w64(24 + usize::from(word) * 8).load(Relaxed);
+                    while bits != 0 {
+                        out.push((word << 6 | bits.trailing_zeros() as u8, load(at)));
+                        at += 4;
+                        bits &= bits - 1;
+                    }
+                }
+            }
+            Kind::Dense => {
+                let all = (0..=255u8).map(|byte| (byte, load(LINE + usize::from(byte) * 4)));
+                out.extend(all.filter(|(_, child)| !child.is_none()));
+            }
         }
     }
 }
