@@ -1,6 +1,7 @@
 //! A BTF section: checked and cut into types in one pass, decoded on demand.
 
 use std::ffi::CStr;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{BtfError, BtfErrorKind as Why, Section};
@@ -18,7 +19,6 @@ const VOID: [u32; 3] = [0; 3];
 /// chains and nesting are bounded where they are walked. Ids and string offsets of
 /// a split BTF (a module's) continue those of its base, and the base's own are
 /// looked up there.
-#[derive(Debug)]
 pub struct Btf {
     /// Type section in the host's byte order.
     words: Box<[u32]>,
@@ -36,7 +36,6 @@ pub struct Btf {
 
 /// The string section. Names are UTF-8 (nearly always ASCII); a source line that is
 /// not keeps its bytes apart, to be written back.
-#[derive(Debug)]
 pub(crate) struct Strings {
     text: Box<str>,
     original: Option<Box<[u8]>>,
@@ -70,6 +69,15 @@ impl Strings {
             .ok()?
             .count_bytes();
         rest.get(..end)
+    }
+}
+
+impl fmt::Debug for Btf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = self.first_id..self.type_count();
+        f.debug_struct("Btf")
+            .field("ids", &ids)
+            .finish_non_exhaustive()
     }
 }
 

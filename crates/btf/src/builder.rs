@@ -18,7 +18,7 @@ const MAX_VLEN: usize = 0xffff;
 /// Each method that adds a type gives its id. A type may refer to ids that are added
 /// later ([`next_id`](Self::next_id) tells them); [`build`](Self::build) checks that all
 /// exist. A string is stored once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct BtfBuilder {
     words: Vec<u32>,
     starts: Vec<usize>,
@@ -64,31 +64,39 @@ impl<'a> MemberDef<'a> {
     }
 }
 
+impl Default for BtfBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl BtfBuilder {
     /// An empty section.
     pub fn new() -> Self {
-        Self {
-            strings: vec![0],
-            ..Self::default()
-        }
+        Self::with_strings(None, vec![0])
     }
 
     /// An empty section whose ids and strings continue those of `base`.
     pub fn split(base: Arc<Btf>) -> Self {
+        Self::with_strings(Some(base), Vec::new())
+    }
+
+    fn with_strings(base: Option<Arc<Btf>>, strings: Vec<u8>) -> Self {
         Self {
-            base: Some(base),
-            ..Self::default()
+            words: Vec::new(),
+            starts: Vec::new(),
+            strings,
+            offsets: FxHashMap::default(),
+            base,
+            big_endian: false,
+            too_large: false,
         }
     }
 
     /// The types and strings of `btf`, at the same ids and offsets, to be added to.
     pub fn from_btf(btf: &Btf) -> Self {
-        let mut builder = Self {
-            base: btf.base().cloned(),
-            big_endian: btf.is_big_endian(),
-            strings: btf.own_strings().to_vec(),
-            ..Self::default()
-        };
+        let mut builder = Self::with_strings(btf.base().cloned(), btf.own_strings().to_vec());
+        builder.big_endian = btf.is_big_endian();
         for t in btf.own_types() {
             builder.starts.push(builder.words.len());
             builder.words.extend(t.words());

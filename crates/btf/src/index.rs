@@ -15,7 +15,6 @@ const END: u32 = 0;
 ///
 /// The hash is that of the [`essential_name`], so that one table serves exact
 /// look-ups and the search for CO-RE candidates.
-#[derive(Debug)]
 pub(crate) struct NameIndex {
     /// First type of each bucket.
     heads: Box<[u32]>,
@@ -61,7 +60,6 @@ impl NameIndex {
 }
 
 /// Declaration tags by what they are on.
-#[derive(Debug)]
 pub(crate) struct TagIndex {
     /// Tagged type and tag, in this order.
     pairs: Box<[(u32, u32)]>,
