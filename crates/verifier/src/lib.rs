@@ -1,10 +1,42 @@
 //! Checks programs as Linux 6.18 does, with the same verdicts and the same messages.
 #![forbid(unsafe_code)]
 
+mod alu;
+mod args;
 mod arith;
+mod calls;
+mod cfg;
+mod check;
+mod checker;
+mod ctx;
+mod depth;
+mod env;
+mod fail;
 mod flow;
+mod global;
+mod helper;
+mod jump;
+mod kfunc;
 mod liveness;
+mod locks;
+mod log;
+mod maps;
+mod mem;
+mod precision;
+mod print;
+mod prune;
 mod range;
+mod record;
 mod reg;
+mod resolve;
+mod slots;
+mod stack;
 mod state;
+mod store;
+mod target;
 mod tnum;
+mod walk;
+
+pub use check::verify;
+pub use env::{Environment, ExtensionTarget, Facts, Rejection, Stats, Verdict, Verified};
+pub use fail::Errno;

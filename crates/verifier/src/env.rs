@@ -1,0 +1,131 @@
+//! What a program is judged by, and the judgement.
+
+use bpfkit_btf::Btf;
+use bpfkit_object::Program;
+use bpfkit_spec::KernelVersion;
+
+use crate::fail::Errno;
+
+/// What a program is loaded into.
+#[derive(Clone, Debug)]
+pub struct Environment<'a> {
+    /// The kernel's BTF.
+    pub kernel_btf: Option<&'a Btf>,
+    /// Version to judge by.
+    pub kernel_version: KernelVersion,
+    /// Whether the loading process has `CAP_BPF`, `CAP_PERFMON` and `CAP_SYS_ADMIN`.
+    pub privileged: bool,
+    /// 0 for messages of a refusal only, 1 for the last path, 2 for all paths; plus 4 for
+    /// statistics.
+    pub log_level: u32,
+    /// Number of CPUs that may be.
+    pub cpus: u32,
+    /// `BPF_F_STRICT_ALIGNMENT`.
+    pub strict_alignment: bool,
+    /// `BPF_F_TEST_STATE_FREQ`: keep a state at every point where paths may join.
+    pub test_state_freq: bool,
+    /// For extensions: the program that they extend, and the subprogram that they replace.
+    pub target: Option<ExtensionTarget<'a>>,
+}
+
+/// What an extension program replaces.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtensionTarget<'a> {
+    /// Program that is extended.
+    pub program: &'a Program,
+    /// Index of the subprogram that is replaced.
+    pub subprogram: usize,
+}
+
+impl<'a> Environment<'a> {
+    /// Of a privileged process on Linux 6.18 with that BTF.
+    pub const fn new(kernel_btf: Option<&'a Btf>) -> Environment<'a> {
+        Environment {
+            kernel_btf,
+            kernel_version: KernelVersion::TARGET,
+            privileged: true,
+            log_level: 0,
+            cpus: 8192,
+            strict_alignment: false,
+            test_state_freq: false,
+            target: None,
+        }
+    }
+}
+
+/// The judgement on a program.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The program with what was learned about it, or why it is refused.
+    pub result: Result<Verified, Rejection>,
+    /// What it took.
+    pub stats: Stats,
+    /// Text of the verification, as far as asked for.
+    pub log: String,
+}
+
+/// A program that may run: only [`verify`](crate::verify) makes one.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    program: Program,
+    facts: Facts,
+}
+
+impl Verified {
+    pub(crate) const fn new(program: Program, facts: Facts) -> Verified {
+        Verified { program, facts }
+    }
+
+    /// The program.
+    pub const fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// What is known about it.
+    pub const fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Both.
+    pub fn into_parts(self) -> (Program, Facts) {
+        (self.program, self.facts)
+    }
+}
+
+/// What verification learned that engines may use.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Per instruction slot: whether any path reaches it.
+    pub reachable: Vec<bool>,
+    /// Per subprogram: bytes of stack that it uses.
+    pub stack_depth: Vec<u32>,
+    /// Per instruction slot: bit n says that register n may be read later.
+    pub live_registers: Vec<u16>,
+}
+
+/// Why a program is refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Rejection {
+    /// Last line of the log.
+    pub message: String,
+    /// Instruction at which verification stopped.
+    pub insn: u32,
+    /// Error number.
+    pub errno: Errno,
+}
+
+/// What verification took.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Instructions walked, over all paths.
+    pub processed: u32,
+    /// States kept.
+    pub total_states: u32,
+    /// Most states kept at a time.
+    pub peak_states: u32,
+    /// Most states looked at for one instruction.
+    pub max_states_per_insn: u32,
+    /// Bytes of stack of each subprogram.
+    pub stack_depth: Vec<u32>,
+}

@@ -1,0 +1,551 @@
+//! Whether a state was seen before: comparing the current state with those kept at the
+//! same instruction, and keeping it if it is worth it.
+
+use crate::checker::{Aux, Checker, is_may_goto};
+use crate::fail::{Res, say};
+use crate::reg::{ADD_CONST, Base, IterState, Reg, RegType};
+use crate::state::{Byte, FP, Frame, SLOT, Slot, State, StateId, slot_of};
+
+/// Pairs of ids that stand for the same thing in two states.
+pub(crate) struct IdMap {
+    pairs: Vec<(u32, u32)>,
+    temporary: u32,
+}
+
+/// Most pairs.
+const MAX_PAIRS: usize = 600;
+/// Steps without a kept state after which one is kept anyway.
+const LONG_HISTORY: usize = 40;
+/// States per instruction that are kept for an unprivileged process.
+const MAX_STATES_UNPRIVILEGED: u32 = 64;
+
+impl IdMap {
+    pub const fn new() -> IdMap {
+        IdMap {
+            pairs: Vec::new(),
+            temporary: 0,
+        }
+    }
+
+    fn reset(&mut self, last_id: u32) {
+        self.pairs.clear();
+        self.temporary = last_id;
+    }
+
+    /// Whether two ids may stand for the same; none only for none.
+    fn same(&mut self, old: u32, cur: u32) -> bool {
+        if (old == 0) != (cur == 0) {
+            return false;
+        }
+        if old == 0 {
+            return true;
+        }
+        for &(o, c) in &self.pairs {
+            if o == old {
+                return c == cur;
+            }
+            if c == cur {
+                return false;
+            }
+        }
+        if self.pairs.len() == MAX_PAIRS {
+            return false;
+        }
+        self.pairs.push((old, cur));
+        true
+    }
+
+    /// The same for numbers: one without id is a value of its own.
+    fn same_scalar(&mut self, old: u32, cur: u32) -> bool {
+        let mut or_new = |id: u32| {
+            if id != 0 {
+                return id;
+            }
+            self.temporary += 1;
+            self.temporary
+        };
+        let (old, cur) = (or_new(old), or_new(cur));
+        self.same(old, cur)
+    }
+}
+
+/// How alike states must be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Exact {
+    /// What was safe from the old is safe from the current.
+    No,
+    /// Nothing changed.
+    Yes,
+    /// Every range lies within the old one, even where that did not matter so far.
+    Within,
+}
+
+/// Compares states.
+struct Comparison<'a> {
+    aux: &'a [Aux],
+    ids: &'a mut IdMap,
+    /// Reading what nothing was written to is allowed on the stack.
+    allow_uninit: bool,
+    exact: Exact,
+}
+
+impl Comparison<'_> {
+    fn exactly(&mut self, old: &Reg, cur: &Reg) -> bool {
+        old.same_value(cur)
+            && self.ids.same(old.id, cur.id)
+            && self.ids.same(old.ref_obj_id, cur.ref_obj_id)
+    }
+
+    fn reg(&mut self, old: &Reg, cur: &Reg) -> bool {
+        if self.exact == Exact::Yes {
+            return self.exactly(old, cur);
+        }
+        if old.ty == RegType::NOT_INIT && (self.exact == Exact::No || cur.ty == RegType::NOT_INIT) {
+            return true;
+        }
+        if old.ty != cur.ty {
+            return false;
+        }
+        match old.ty.base() {
+            Base::Scalar => {
+                if !old.precise && self.exact == Exact::No {
+                    return true;
+                }
+                if old.id & ADD_CONST != cur.id & ADD_CONST {
+                    return false;
+                }
+                if old.id & ADD_CONST != 0 && old.off != cur.off {
+                    return false;
+                }
+                old.range.contains(&cur.range) && self.ids.same_scalar(old.id, cur.id)
+            }
+            Base::MapKey | Base::MapValue | Base::Mem | Base::Buf | Base::TpBuffer => {
+                old.same_kind(cur)
+                    && old.range.contains(&cur.range)
+                    && self.ids.same(old.id, cur.id)
+                    && self.ids.same(old.ref_obj_id, cur.ref_obj_id)
+            }
+            Base::PacketMeta | Base::Packet => {
+                old.pkt_range() <= cur.pkt_range()
+                    && old.off == cur.off
+                    && self.ids.same(old.id, cur.id)
+                    && old.range.contains(&cur.range)
+            }
+            Base::Stack => self.exactly(old, cur) && old.frameno == cur.frameno,
+            Base::Arena => true,
+            _ => self.exactly(old, cur),
+        }
+    }
+
+    /// The scalar that a load of the whole slot would give.
+    fn as_scalar<'s>(&self, slot: &'s Slot, unbound: &'s Reg) -> Option<&'s Reg> {
+        if slot.is_full_scalar_spill() {
+            return Some(&slot.reg);
+        }
+        let misc = |b: &Byte| *b == Byte::Misc || (*b == Byte::Invalid && self.allow_uninit);
+        slot.bytes.iter().all(misc).then_some(unbound)
+    }
+
+    fn stack(&mut self, old: &Frame, cur: &Frame) -> bool {
+        let unbound = Reg::unknown(false);
+        for (at, o) in old.stack.iter().enumerate() {
+            let c = cur.stack.get(at);
+            if !self.slot(o, c, &unbound) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn slot(&mut self, o: &Slot, c: Option<&Slot>, unbound: &Reg) -> bool {
+        let mut i = 0;
+        while i < 8 {
+            let (ob, cb) = (o.bytes[i], c.map(|c| c.bytes[i]));
+            if self.exact != Exact::No && Some(ob) != cb {
+                return false;
+            }
+            if ob == Byte::Invalid || (ob == Byte::Misc && self.allow_uninit) {
+                i += 1;
+                continue;
+            }
+            let Some(c) = c else { return false };
+            let cb = c.bytes[i];
+            if let (Some(o), Some(c)) = (self.as_scalar(o, unbound), self.as_scalar(c, unbound)) {
+                return self.reg(o, c);
+            }
+            if ob == Byte::Misc && cb == Byte::Zero {
+                i += 1;
+                continue;
+            }
+            if ob != cb {
+                return false;
+            }
+            i += 1;
+            if i < 8 {
+                continue;
+            }
+            let (or, cr) = (&o.reg, &c.reg);
+            return match ob {
+                Byte::Spill => self.reg(or, cr),
+                Byte::Dynptr => {
+                    or.dynptr_kind() == cr.dynptr_kind()
+                        && or.dynptr_first() == cr.dynptr_first()
+                        && self.ids.same(or.ref_obj_id, cr.ref_obj_id)
+                }
+                Byte::Iter => {
+                    or.btf() == cr.btf()
+                        && or.iter_state() == cr.iter_state()
+                        && self.ids.same(or.ref_obj_id, cr.ref_obj_id)
+                }
+                Byte::IrqFlag => {
+                    self.ids.same(or.ref_obj_id, cr.ref_obj_id) && or.irq_class() == cr.irq_class()
+                }
+                Byte::Misc | Byte::Zero | Byte::Invalid => true,
+            };
+        }
+        true
+    }
+
+    fn refs(&mut self, old: &State, cur: &State) -> bool {
+        if old.refs.len() != cur.refs.len()
+            || old.active_locks != cur.active_locks
+            || old.active_preempt != cur.active_preempt
+            || old.active_rcu != cur.active_rcu
+            || !self.ids.same(old.active_irq, cur.active_irq)
+            || !self.ids.same(old.active_lock_id, cur.active_lock_id)
+            || old.active_lock_home != cur.active_lock_home
+        {
+            return false;
+        }
+        old.refs
+            .iter()
+            .zip(&cur.refs)
+            .all(|(o, c)| self.ids.same(o.id, c.id) && o.kind == c.kind && o.home == c.home)
+    }
+
+    fn frame(&mut self, old: &Frame, cur: &Frame, live: u16) -> bool {
+        if old.callback_depth > cur.callback_depth {
+            return false;
+        }
+        for n in 0..=FP {
+            if live & (1 << n) != 0 && !self.reg(&old.regs[n], &cur.regs[n]) {
+                return false;
+            }
+        }
+        self.stack(old, cur)
+    }
+
+    fn states(&mut self, old: &State, cur: &State, last_id: u32) -> bool {
+        if old.curframe() != cur.curframe() {
+            return false;
+        }
+        self.ids.reset(last_id);
+        if (old.speculative && !cur.speculative) || old.in_sleepable != cur.in_sleepable {
+            return false;
+        }
+        if !self.refs(old, cur) {
+            return false;
+        }
+        (0..=old.curframe()).all(|f| {
+            let live = self.aux[old.frame_insn(f) as usize].live;
+            old.frame(f).callsite == cur.frame(f).callsite
+                && self.frame(old.frame(f), cur.frame(f), live)
+        })
+    }
+}
+
+/// Whether the innermost frames hold the same registers, so that a closer look is due.
+fn maybe_looping(old: &State, cur: &State) -> bool {
+    old.curframe() == cur.curframe()
+        && old
+            .top()
+            .regs
+            .iter()
+            .zip(&cur.top().regs)
+            .all(|(a, b)| a.same_value(b) && a.id == b.id && a.ref_obj_id == b.ref_obj_id)
+}
+
+/// Whether an iterator advanced between two states.
+fn iterators_advanced(old: &State, cur: &State) -> bool {
+    old.frames().iter().zip(cur.frames()).any(|(old, cur)| {
+        old.stack.iter().zip(&cur.stack).any(|(o, c)| {
+            o.bytes[0] == Byte::Iter
+                && o.reg.iter_state() == IterState::Active
+                && o.reg.iter_depth() != c.reg.iter_depth()
+        })
+    })
+}
+
+impl Checker<'_> {
+    fn equal(&mut self, old: StateId, exact: Exact) -> bool {
+        let mut comparison = Comparison {
+            aux: &self.aux,
+            ids: &mut self.idmap,
+            allow_uninit: self.env.privileged,
+            exact,
+        };
+        comparison.states(&self.store.get(old).state, &self.cur, self.id_gen)
+    }
+
+    /// Clears registers and slots that nothing will read from states whose paths were all
+    /// walked, so that they match more.
+    fn clean_states(&mut self, bucket: usize) {
+        for at in 0..self.store.buckets[bucket].len() {
+            let id = self.store.buckets[bucket][at];
+            let state = &self.store.get(id).state;
+            if state.branches != 0
+                || state.cleaned
+                || state.insn != self.insn
+                || !state.same_callsites(&self.cur)
+                || self.incomplete(id)
+            {
+                continue;
+            }
+            let query = self.live.query(&self.flow, &self.store.get(id).state);
+            let precise = !self.env.privileged;
+            let (live, aux) = (&self.live, &self.aux);
+            let state = &mut self.store.get_mut(id).state;
+            state.cleaned = true;
+            for f in 0..=state.curframe() {
+                let regs = aux[state.frame_insn(f) as usize].live;
+                let slots = live.live_slots(&query, f, |site| aux[site as usize].calls_callback);
+                let frame = state.frame_mut(f);
+                for n in (0..FP).filter(|n| regs & (1 << n) == 0) {
+                    frame.regs[n] = Reg::not_init(precise);
+                }
+                for (n, slot) in frame.stack.iter_mut().enumerate() {
+                    if slots & (1 << n) == 0 {
+                        *slot = Slot::EMPTY;
+                        slot.reg = Reg::not_init(precise);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the current state need not be walked on, as it is covered by one kept.
+    pub fn visited(&mut self) -> Res<bool> {
+        let insn = self.insn;
+        let aux = self.aux[insn as usize];
+        let force = self.env.test_state_freq
+            || aux.force_checkpoint
+            || self.cur.history.len() > LONG_HISTORY;
+        let (jumps, steps) = (
+            self.jumps - self.prev_jumps,
+            self.processed - self.prev_processed,
+        );
+        let mut keep = force || (jumps >= 2 && steps >= 8);
+        let bucket = self.store.bucket(insn, self.cur.top().callsite);
+        self.clean_states(bucket);
+        let mut looked_at = 0;
+        let mut at = self.store.buckets[bucket].len();
+        while at > 0 {
+            at -= 1;
+            looked_at += 1;
+            let id = self.store.buckets[bucket][at];
+            let old = &self.store.get(id).state;
+            if old.insn != insn {
+                continue;
+            }
+            let mut loops = false;
+            let hit = if old.branches > 0 {
+                let hit = self.loop_hit(id, &mut loops)?;
+                if !hit && !force && jumps < 20 && steps < 100 {
+                    keep = false;
+                }
+                hit
+            } else {
+                loops = self.incomplete(id);
+                self.equal(id, if loops { Exact::Within } else { Exact::No })
+            };
+            if hit {
+                self.store.get_mut(id).hits += 1;
+                if aux.jmp_point {
+                    self.push_step(0, 0);
+                }
+                self.propagate_to_current(id)?;
+                if loops {
+                    self.add_back_edge(id, self.cur.clone(), insn)?;
+                }
+                return Ok(true);
+            }
+            let checkpoint = self.store.get_mut(id);
+            if keep {
+                checkpoint.misses += 1;
+            }
+            let patience = if aux.force_checkpoint && checkpoint.state.branches > 0 {
+                64
+            } else {
+                3
+            };
+            if checkpoint.misses > checkpoint.hits * patience + patience {
+                self.store.retire(bucket, at);
+                self.free_if_unused(id);
+            }
+        }
+        self.max_states_per_insn = self.max_states_per_insn.max(looked_at);
+        if !keep || (!self.privileged() && looked_at > MAX_STATES_UNPRIVILEGED) {
+            return Ok(false);
+        }
+        self.keep_state(bucket);
+        Ok(false)
+    }
+
+    /// Whether the path came back to a state before it, at a place where that is no
+    /// infinite loop; elsewhere it is an error.
+    fn loop_hit(&mut self, id: StateId, loops: &mut bool) -> Res<bool> {
+        let insn = self.insn;
+        let aux = self.aux[insn as usize];
+        let old = &self.store.get(id).state;
+        let frame = old.top();
+        if frame.in_async_callback && frame.async_entry_count != self.cur.top().async_entry_count {
+            return Ok(false);
+        }
+        if aux.is_iter_next {
+            if self.equal(id, Exact::Within) {
+                // The iterator is the first argument.
+                let iter = self.reg(1);
+                let slot = slot_of(iter.const_off() as i32);
+                let frame = self.cur.frame(iter.frameno as usize);
+                let active = frame
+                    .stack
+                    .get(slot)
+                    .is_some_and(|s| s.reg.iter_state() == IterState::Active);
+                *loops = active;
+                return Ok(active);
+            }
+            return Ok(false);
+        }
+        if is_may_goto(&self.insns[insn as usize])
+            && old.may_goto_depth != self.cur.may_goto_depth
+            && self.equal(id, Exact::Within)
+        {
+            *loops = true;
+            return Ok(true);
+        }
+        if aux.calls_callback {
+            return Ok(self.equal(id, Exact::Within));
+        }
+        if maybe_looping(&self.store.get(id).state, &self.cur) && self.equal(id, Exact::Yes) {
+            let old = &self.store.get(id).state;
+            if !iterators_advanced(old, &self.cur)
+                && old.may_goto_depth == self.cur.may_goto_depth
+                && old.callback_unroll_depth == self.cur.callback_unroll_depth
+            {
+                let frame = self.cur.curframe();
+                self.print_line(insn, "; ");
+                say!(self, "infinite loop detected at insn {insn}\n");
+                say!(self, "cur state:");
+                self.print_cur(frame, true);
+                say!(self, "old state:");
+                self.print_kept(id, frame, true);
+                return Err(crate::fail::Errno::Inval);
+            }
+        }
+        Ok(false)
+    }
+
+    fn keep_state(&mut self, bucket: usize) {
+        self.prev_jumps = self.jumps;
+        self.prev_processed = self.processed;
+        if self.privileged() {
+            self.cur.forget_precision();
+        }
+        let mut kept = self.cur.clone();
+        self.cur.history = Vec::new();
+        self.step_open = false;
+        kept.insn = self.insn;
+        let depth = kept.dfs_depth;
+        let id = self.store.add(bucket, kept);
+        self.enter_loop(id);
+        self.cur.parent = Some(id);
+        self.cur.first_insn = self.insn;
+        self.cur.dfs_depth = depth + 1;
+    }
+}
+
+/// Offset of a slot below the frame pointer.
+pub(crate) const fn offset_of(slot: usize) -> i32 {
+    -(slot as i32 + 1) * SLOT
+}
+
+impl Checker<'_> {
+    /// The latest state kept at an instruction, on the path to where `depth` states were kept.
+    pub fn previous_visit(&self, insn: u32, depth: u32) -> Option<StateId> {
+        let bucket = self.store.bucket(insn, self.cur.top().callsite);
+        self.store.buckets[bucket]
+            .iter()
+            .rev()
+            .copied()
+            .find(|&id| {
+                let state = &self.store.get(id).state;
+                state.insn == insn
+                    && state.branches > 0
+                    && state.same_callsites(&self.cur)
+                    && state.dfs_depth < depth
+            })
+    }
+
+    /// The same, before the state kept last.
+    pub fn visit_before_parent(&self) -> Option<StateId> {
+        let parent = self.cur.parent?;
+        self.previous_visit(self.insn, self.store.get(parent).state.dfs_depth)
+    }
+
+    /// Forgets numbers in the branch pushed last that differ from those of an earlier visit
+    /// and did not matter so far, so that the loop converges.
+    pub fn widen_last_branch(&mut self, old: StateId) {
+        if let Some(mut pending) = self.pending.pop() {
+            std::mem::swap(&mut pending.state, &mut self.cur);
+            self.widen_current(old);
+            std::mem::swap(&mut pending.state, &mut self.cur);
+            self.pending.push(pending);
+        }
+    }
+
+    /// The same for the current state.
+    pub fn widen_current(&mut self, old: StateId) {
+        let privileged = self.env.privileged;
+        let cur = &mut self.cur;
+        let old = &self.store.get(old).state;
+        self.idmap.reset(self.id_gen);
+        let mut comparison = Comparison {
+            aux: &self.aux,
+            ids: &mut self.idmap,
+            allow_uninit: privileged,
+            exact: Exact::Yes,
+        };
+        let mut differs = |o: &Reg, c: &Reg| {
+            o.ty == RegType::SCALAR
+                && c.ty == RegType::SCALAR
+                && !o.precise
+                && !c.precise
+                && !comparison.exactly(o, c)
+        };
+        for f in (0..=old.curframe()).rev() {
+            let mut regs = [false; FP + 1];
+            let (fold, fcur) = (old.frame(f), cur.frame(f));
+            for (n, widen) in regs.iter_mut().enumerate() {
+                *widen = differs(&fold.regs[n], &fcur.regs[n]);
+            }
+            let mut slots = 0u64;
+            for (n, (o, c)) in fold.stack.iter().zip(&fcur.stack).enumerate() {
+                if o.is_spill() && c.is_spill() && differs(&o.reg, &c.reg) {
+                    slots |= 1 << n;
+                }
+            }
+            if slots == 0 && !regs.contains(&true) {
+                continue;
+            }
+            let frame = cur.frame_mut(f);
+            for n in (0..=FP).filter(|n| regs[*n]) {
+                frame.regs[n] = Reg::unknown(!privileged);
+            }
+            for (n, slot) in frame.stack.iter_mut().enumerate() {
+                if slots & (1 << n) != 0 {
+                    slot.reg = Reg::unknown(!privileged);
+                }
+            }
+        }
+    }
+}
