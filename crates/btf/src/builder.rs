@@ -336,37 +336,15 @@ impl BtfBuilder {
         id
     }
 
-    /// Sets the size of an own DATASEC and the places of its variables, which compilers
-    /// leave to the loader.
-    pub fn place_datasec(
-        &mut self,
-        id: u32,
-        size: u32,
-        mut place: impl FnMut(VarSecinfo) -> VarSecinfo,
-    ) {
+    /// The words of an own type's record, to be changed: name, info, size or type, then
+    /// what the kind adds (`include/uapi/linux/btf.h`). Its length stays, so the kind and
+    /// the number of items must.
+    pub fn record_mut(&mut self, id: u32) -> Option<&mut [u32]> {
         let first = self.next_id() - self.starts.len() as u32;
-        let Some(i) = id.checked_sub(first).map(|i| i as usize) else {
-            return;
-        };
-        let Some(&start) = self.starts.get(i) else {
-            return;
-        };
+        let i = id.checked_sub(first)? as usize;
+        let &start = self.starts.get(i)?;
         let end = self.starts.get(i + 1).copied().unwrap_or(self.words.len());
-        let Some([_, info, bytes, items @ ..]) = self.words.get_mut(start..end) else {
-            return;
-        };
-        if Kind::of_info(*info) != Some(Kind::Datasec) {
-            return;
-        }
-        *bytes = size;
-        for [type_id, offset, size] in items.as_chunks_mut().0 {
-            let v = place(VarSecinfo {
-                type_id: *type_id,
-                offset: *offset,
-                size: *size,
-            });
-            (*type_id, *offset, *size) = (v.type_id, v.offset, v.size);
-        }
+        self.words.get_mut(start..end)
     }
 
     /// The section.

@@ -402,32 +402,43 @@ fn strings_are_stored_once_and_may_be_anything() {
 }
 
 #[test]
-fn sections_of_variables_can_be_placed() {
+fn records_can_be_changed() {
     let mut b = one_int();
-    let var = b.var("v", 1, Linkage::Global);
-    let section = b.datasec(
-        ".data",
-        0,
-        &[VarSecinfo {
-            type_id: var,
-            offset: 0,
-            size: 4,
-        }],
-    );
-    b.place_datasec(section, 24, |v| VarSecinfo { offset: 16, ..v });
-    b.place_datasec(1, 24, |v| v);
+    let var = b.var("v", 1, Linkage::Extern);
+    let variable = VarSecinfo {
+        type_id: var,
+        offset: 0,
+        size: 4,
+    };
+    let section = b.datasec(".data", 0, &[variable]);
+    let [_, _, size, _, offset, _] = b.record_mut(section).expect("own") else {
+        panic!("one variable")
+    };
+    (*size, *offset) = (24, 16);
+    let [_, _, _, linkage] = b.record_mut(var).expect("own") else {
+        panic!("a variable")
+    };
+    *linkage = Linkage::Global.number();
     let btf = b.build().expect("sound");
     let placed = btf.type_by_id(section).expect("there");
     assert_eq!(placed.size(), Some(24));
     assert_eq!(
         placed.variables().next(),
         Some(VarSecinfo {
-            type_id: var,
             offset: 16,
-            size: 4
+            ..variable
         })
     );
-    assert_eq!(btf.size_of(1), Some(4));
+    assert_eq!(
+        btf.type_by_id(var).and_then(|v| v.linkage()),
+        Some(Linkage::Global)
+    );
+    for id in [0, 4] {
+        assert!(b.record_mut(id).is_none());
+    }
+    // The types of a base are not one's own.
+    let mut b = BtfBuilder::split(Arc::new(btf));
+    assert!(b.record_mut(var).is_none());
 }
 
 #[test]

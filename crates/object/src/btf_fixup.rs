@@ -8,9 +8,6 @@ use crate::elf::{Bind, Elf, Symbol, SymbolKind};
 use crate::externs::{Externs, KCONFIG, KSYMS};
 use crate::functions::Functions;
 
-/// Bytes before the types in what [`Btf::to_bytes`] writes.
-const HEADER: usize = 24;
-
 /// BTF with everything filled in, as libbpf hands it to the kernel (but for `.ksyms`,
 /// which libbpf disguises for the kernel's loader).
 pub(crate) fn fix(
@@ -20,11 +17,9 @@ pub(crate) fn fix(
     externs: &Externs,
 ) -> Result<Btf, BtfError> {
     let mut patch = Patch {
-        bytes: btf.to_bytes(),
-        starts: starts(&btf),
-        big_endian: btf.is_big_endian(),
+        builder: BtfBuilder::from_btf(&btf),
+        changed: false,
     };
-    let before = patch.bytes.clone();
     let variables: FxHashMap<&str, &Symbol> = elf
         .symbols
         .iter()
@@ -51,10 +46,10 @@ pub(crate) fn fix(
             patch.set(func, 1, |info| info & !0xffff);
         }
     }
-    if patch.bytes == before {
-        Ok(btf)
+    if patch.changed {
+        patch.builder.build()
     } else {
-        Btf::parse(&patch.bytes)
+        Ok(btf)
     }
 }
 
@@ -76,9 +71,8 @@ pub(crate) fn for_kernel(btf: &Btf) -> Result<Vec<u8>, BtfError> {
         dummy = (builder.var("dummy_ksym", int, Linkage::Global), name);
     }
     let mut patch = Patch {
-        bytes: builder.to_bytes()?,
-        starts: starts(btf),
-        big_endian: btf.is_big_endian(),
+        builder,
+        changed: false,
     };
     let mut variables: Vec<_> = section.variables().collect();
     for (i, v) in variables.iter_mut().enumerate() {
@@ -103,40 +97,25 @@ pub(crate) fn for_kernel(btf: &Btf) -> Result<Vec<u8>, BtfError> {
     }
     patch.set(section, 2, |_| 4 * variables.len() as u32);
     patch.variables(section, variables);
-    Ok(patch.bytes)
+    patch.builder.to_bytes()
 }
 
 /// A BTF section that is being changed.
 struct Patch {
-    bytes: Vec<u8>,
-    /// Byte offset of each type's record.
-    starts: Vec<usize>,
-    big_endian: bool,
+    builder: BtfBuilder,
+    /// Whether some word got another value.
+    changed: bool,
 }
 
 impl Patch {
     /// Changes a word of a type's record.
     fn set(&mut self, t: Type<'_>, word: usize, change: impl FnOnce(u32) -> u32) {
-        // The first entry, void's, is not a place: no record is changed through it.
-        let Some(at) = self
-            .starts
-            .get(t.id() as usize)
-            .and_then(|s| s.checked_add(4 * word))
-        else {
+        let record = self.builder.record_mut(t.id());
+        let Some(word) = record.and_then(|r| r.get_mut(word)) else {
             return;
         };
-        let Some(bytes) = self
-            .bytes
-            .get_mut(at..)
-            .and_then(|b| b.first_chunk_mut::<4>())
-        else {
-            return;
-        };
-        *bytes = if self.big_endian {
-            change(u32::from_be_bytes(*bytes)).to_be_bytes()
-        } else {
-            change(u32::from_le_bytes(*bytes)).to_le_bytes()
-        };
+        let old = std::mem::replace(word, change(*word));
+        self.changed |= *word != old;
     }
 
     /// Writes the variables of a section in order of their offsets.
@@ -206,28 +185,5 @@ impl Patch {
             }
         }
         self.variables(section, variables);
-    }
-}
-
-/// Byte offset of each type's record, by id.
-fn starts(btf: &Btf) -> Vec<usize> {
-    let mut starts = vec![usize::MAX];
-    let mut at = HEADER;
-    for t in btf.own_types() {
-        starts.push(at);
-        at += 4 * record_words(t);
-    }
-    starts
-}
-
-/// Words of a type's record: 3 common ones, and what `struct btf_type` is followed by.
-fn record_words(t: Type<'_>) -> usize {
-    let items = t.vlen() as usize;
-    3 + match t.kind() {
-        Kind::Int | Kind::Var | Kind::DeclTag => 1,
-        Kind::Array => 3,
-        Kind::Struct | Kind::Union | Kind::Datasec | Kind::Enum64 => 3 * items,
-        Kind::Enum | Kind::FuncProto => 2 * items,
-        _ => 0,
     }
 }
