@@ -36,6 +36,7 @@ mod reference;
 mod resolve;
 pub mod sections;
 mod target;
+mod write;
 
 pub use error::{ErrorKind, ObjectError};
 pub use link::Linker;

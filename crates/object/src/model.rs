@@ -81,7 +81,7 @@ pub struct BtfAttach {
 }
 
 /// One function of a linked program.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subprogram {
     /// Name.
     pub name: String,

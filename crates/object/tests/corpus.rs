@@ -139,3 +139,57 @@ fn selftests_open_and_link() {
     );
     assert!(linked * 100 >= programs * 99);
 }
+
+/// What a program is, as far as a second linking must find it again.
+fn shape(program: &Program) -> impl PartialEq + std::fmt::Debug + use<> {
+    let lines: Vec<_> = program
+        .lines
+        .iter()
+        .map(|l| (l.insn, l.line, l.column))
+        .collect();
+    let subs: Vec<_> = program
+        .subprograms
+        .iter()
+        .map(|s| (s.start, s.type_id, s.global))
+        .collect();
+    (program.insns.clone(), program.refs.clone(), lines, subs)
+}
+
+#[test]
+fn selftests_are_written_back() {
+    let Some(files) = corpus() else { return };
+    let target = Target::default();
+    let mut written = 0;
+    for path in &files {
+        let name = path.file_name().and_then(|n| n.to_str()).expect("name");
+        let Ok(object) = Object::open(name, &std::fs::read(path).expect("readable")) else {
+            continue;
+        };
+        let mut linker = Linker::new(&object, &target);
+        let programs: Vec<Program> = (0..object.programs.len())
+            .filter_map(|i| linker.link(i).ok())
+            // Their callback goes on calling the original functions.
+            .filter(|p| p.exception_callback.is_none())
+            .collect();
+        let bytes = object
+            .write(&programs)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let again = Object::open(name, &bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut linker = Linker::new(&again, &target);
+        for program in &programs {
+            let index = again.program_index(&program.decl.name).expect("program");
+            let second = linker.link(index).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(
+                shape(program),
+                shape(&second),
+                "{name}: {}",
+                program.decl.name
+            );
+            written += 1;
+        }
+        if let Some(folder) = std::env::var_os("BPFKIT_WRITTEN") {
+            std::fs::write(PathBuf::from(folder).join(name), &bytes).expect("written");
+        }
+    }
+    println!("{written} programs written back");
+}
