@@ -337,21 +337,31 @@ impl<'a> Type<'a> {
     pub fn members(
         self,
     ) -> impl ExactSizeIterator<Item = Member<'a>> + DoubleEndedIterator + Clone {
-        let (btf, flag) = (self.btf, self.kind_flag());
-        self.items(&[Kind::Struct, Kind::Union])
+        self.member_items()
             .iter()
-            .map(move |&[name_off, type_id, at]| Member {
-                btf,
-                name_off,
-                type_id,
-                bit_offset: if flag { at & 0xff_ffff } else { at },
-                bitfield_size: if flag { at >> 24 } else { 0 },
-            })
+            .map(move |&item| self.read_member(item))
     }
 
     /// One member of a STRUCT or UNION.
     pub fn member(self, index: u32) -> Option<Member<'a>> {
-        self.members().nth(index as usize)
+        self.member_items()
+            .get(index as usize)
+            .map(|&item| self.read_member(item))
+    }
+
+    fn member_items(self) -> &'a [[u32; 3]] {
+        self.items(&[Kind::Struct, Kind::Union])
+    }
+
+    fn read_member(self, [name_off, type_id, at]: [u32; 3]) -> Member<'a> {
+        let flag = self.kind_flag();
+        Member {
+            btf: self.btf,
+            name_off,
+            type_id,
+            bit_offset: if flag { at & 0xff_ffff } else { at },
+            bitfield_size: if flag { at >> 24 } else { 0 },
+        }
     }
 
     /// The member with that name.
