@@ -59,11 +59,11 @@ impl Capture {
             .map_err(|_| fail(&"not a capture: shorter than any pcap header"))?;
         let source: Box<dyn Read> = Box::new(std::io::Cursor::new(magic).chain(source));
         let (format, link, offset) = if magic == PCAPNG_MAGIC {
-            let reader = PcapNgReader::new(source).map_err(|error| fail(&describe(&error)))?;
+            let reader = PcapNgReader::new(source).map_err(|error| fail(&format!("not a capture: {}", describe(&error))))?;
             // The link type stands in an interface block, which comes before any packet.
             (Format::PcapNg(reader), DataLink::ETHERNET, 0)
         } else {
-            let reader = PcapReader::new(source).map_err(|error| fail(&describe(&error)))?;
+            let reader = PcapReader::new(source).map_err(|error| fail(&format!("not a capture: {}", describe(&error))))?;
             let header = reader.header();
             let format = Format::Pcap(reader, header.ts_resolution);
             (format, header.datalink, PCAP_HEADER_BYTES)
@@ -130,7 +130,7 @@ fn describe(error: &PcapError) -> String {
             "the file ends inside a record".to_owned()
         }
         PcapError::IoError(cause) => cause.to_string(),
-        PcapError::InvalidField(field) => format!("not a valid capture: {field}"),
+        PcapError::InvalidField(field) => format!("an invalid field: {field}"),
         other => other.to_string(),
     }
 }
@@ -285,6 +285,6 @@ mod tests {
         assert_eq!(from_units(1_500_000, 6), Duration::from_millis(1500));
         assert_eq!(from_units(1_500_000_000, 9), Duration::from_millis(1500));
         assert_eq!(from_units(3 << 9, 0x80 | 10), Duration::from_millis(1500));
-        assert_eq!(from_units(u128::MAX, 0xff), Duration::ZERO);
+        assert_eq!(from_units(7, 0x7f), Duration::ZERO);
     }
 }
