@@ -52,7 +52,7 @@ fn the_same_programs_give_an_object_that_links_the_same() {
         for (a, b) in before.iter().zip(linked(&again)) {
             // The exception callback goes on calling the original functions.
             if a.exception_callback.is_some() {
-                assert_eq!(b.exception_callback.is_some(), true);
+                assert!(b.exception_callback.is_some());
                 continue;
             }
             assert_eq!(a.insns, b.insns, "{name}: {}", a.decl.name);

@@ -1,7 +1,7 @@
 //! Compares bpfkit's object loader with libbpf 1.7 on every object of a folder: the
 //! programs and maps that each lists, and the instructions that each links.
 //!
-//! `libbpf-check [--list] FOLDER|FILE…` prints every difference and a table of agreement; exit code
+//! `libbpf-check [--list|--gen] FOLDER|FILE…` prints every difference and a table of agreement; exit code
 //! 1 when there is a difference that is not explained. It needs root, for
 //! `bpf_object__prepare` asks the kernel what it supports and creates maps; no program of
 //! an object is loaded.
@@ -17,19 +17,34 @@ use std::process::{Command, ExitCode};
 use bpfkit_object::{Linker, Object};
 use record::{Linked, Listing};
 
-/// Compares what is known without linking, which needs no bpf(2).
-const LIST: &str = "--list";
+/// How far libbpf goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It opens the object.
+    List,
+    /// It links as for a light skeleton, which needs no kernel: CO-RE and kernel symbols
+    /// are left for later, and struct_ops are not possible.
+    Gen,
+    /// It links against the running kernel.
+    Prepare,
+}
+
+/// Options, by mode.
+const MODES: [(&str, Mode); 2] = [("--list", Mode::List), ("--gen", Mode::Gen)];
 /// Runs libbpf on one object.
 const CHILD: &str = "--child";
 
 fn main() -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let list_only = args.iter().any(|a| a == LIST);
-    args.retain(|a| a != LIST);
+    let chosen = MODES
+        .iter()
+        .find(|(option, _)| args.iter().any(|a| a == option));
+    let mode = chosen.map_or(Mode::Prepare, |(_, mode)| *mode);
+    args.retain(|a| MODES.iter().all(|(option, _)| a != option));
     if let [flag, path] = args.as_slice()
         && flag == CHILD
     {
-        theirs::run(path, list_only);
+        theirs::run(path, mode);
         return ExitCode::SUCCESS;
     }
     let mut files: Vec<PathBuf> = Vec::new();
@@ -46,14 +61,14 @@ fn main() -> ExitCode {
         }
     }
     if files.is_empty() {
-        eprintln!("usage: libbpf-check [{LIST}] FOLDER|FILE…");
+        eprintln!("usage: libbpf-check [--list|--gen] FOLDER|FILE…");
         return ExitCode::from(2);
     }
     files.sort();
     let kernel = ours::Kernel::read();
     let mut tally = Tally::default();
     for file in &files {
-        check(file, &kernel, list_only, &mut tally);
+        check(file, &kernel, mode, &mut tally);
     }
     tally.print();
     if tally.differences == 0 {
@@ -103,7 +118,7 @@ impl Tally {
     }
 }
 
-fn check(file: &PathBuf, kernel: &ours::Kernel, list_only: bool, tally: &mut Tally) {
+fn check(file: &PathBuf, kernel: &ours::Kernel, mode: Mode, tally: &mut Tally) {
     let name = file
         .file_name()
         .unwrap_or_default()
@@ -116,8 +131,8 @@ fn check(file: &PathBuf, kernel: &ours::Kernel, list_only: bool, tally: &mut Tal
     };
     let output = std::env::current_exe().and_then(|exe| {
         let mut child = Command::new(exe);
-        if list_only {
-            child.arg(LIST);
+        if let Some((option, _)) = MODES.iter().find(|(_, m)| *m == mode) {
+            child.arg(option);
         }
         child.arg(CHILD).arg(file).output()
     });
@@ -132,7 +147,7 @@ fn check(file: &PathBuf, kernel: &ours::Kernel, list_only: bool, tally: &mut Tal
         return;
     };
     let object = Object::open(&file.to_string_lossy(), &bytes);
-    let target = kernel.target();
+    let target = kernel.target(mode == Mode::Prepare);
     let object = match (object, theirs.error) {
         (Ok(object), None) => {
             tally.count("objects: open", true);
@@ -192,7 +207,7 @@ fn check(file: &PathBuf, kernel: &ours::Kernel, list_only: bool, tally: &mut Tal
     for (a, b) in ours.maps.iter().zip(&theirs.maps) {
         tally.compare("maps", &format!("{name}:{}", b.name), a, b);
     }
-    if list_only {
+    if mode == Mode::List {
         // Ours marks hidden functions at once, libbpf when it loads.
         tally.compare("objects: BTF", &name, &ours.btf, &theirs.btf);
         return;
@@ -203,6 +218,10 @@ fn check(file: &PathBuf, kernel: &ours::Kernel, list_only: bool, tally: &mut Tal
         let Ok(theirs) = serde_json::from_str::<Linked>(line) else {
             continue;
         };
+        if theirs.skipped {
+            tally.count("programs: not comparable", true);
+            continue;
+        }
         let mut ours = ours::link(&mut linker, &object, index, ours_btf);
         // libbpf refuses the whole object for what another program needs.
         if refused.is_some() {
@@ -212,11 +231,11 @@ fn check(file: &PathBuf, kernel: &ours::Kernel, list_only: bool, tally: &mut Tal
             );
             ours.error.clone_from(&refused);
         }
-        compare_linked(&name, &ours, &theirs, tally);
+        compare_linked(&name, &ours, &theirs, mode, tally);
     }
 }
 
-fn compare_linked(file: &str, ours: &Linked, theirs: &Linked, tally: &mut Tally) {
+fn compare_linked(file: &str, ours: &Linked, theirs: &Linked, mode: Mode, tally: &mut Tally) {
     let place = format!("{file}:{}", theirs.program);
     tally.compare("programs: order", &place, &ours.program, &theirs.program);
     match (&ours.error, &theirs.error) {
@@ -293,6 +312,9 @@ fn compare_linked(file: &str, ours: &Linked, theirs: &Linked, tally: &mut Tally)
         &ours.btf,
         &theirs.btf,
     );
+    if mode == Mode::Gen {
+        return;
+    }
     tally.compare(
         "programs: attach type",
         &place,

@@ -41,15 +41,15 @@ impl Kernel {
         }
     }
 
-    /// The kernel as a target to link against.
-    pub fn target(&self) -> Target<'_> {
+    /// The kernel as a target to link against, with its BTF or without.
+    pub fn target(&self, with_btf: bool) -> Target<'_> {
         Target {
-            kernel_btf: self.btf.as_ref(),
+            kernel_btf: self.btf.as_ref().filter(|_| with_btf),
             kconfig: self.kconfig.as_deref(),
             kallsyms: self.kallsyms.as_deref(),
             kernel_version: self.version,
-            // libbpf finds out by setting a probe.
-            syscall_wrapper: self.kprobes,
+            // libbpf finds out by setting a probe, and takes it for granted without a kernel.
+            syscall_wrapper: self.kprobes || !with_btf,
             ..Target::default()
         }
     }
@@ -135,6 +135,7 @@ pub fn link(linker: &mut Linker<'_>, object: &Object, index: usize, btf: Option<
     let lines = program.lines.iter().map(|l| (l.insn, l.line, l.column));
     Linked {
         program: name,
+        skipped: false,
         error: None,
         complete: true,
         insns: insns.collect(),

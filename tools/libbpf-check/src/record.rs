@@ -48,6 +48,8 @@ pub struct Map {
 #[derive(Serialize, Deserialize, Default, Debug)]
 pub struct Linked {
     pub program: String,
+    /// The loader cannot do it in the way that was asked for.
+    pub skipped: bool,
     /// Why it could not be linked.
     pub error: Option<String>,
     /// Whether the loader came to its end; if not, it has thrown records away.

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 
 use libbpf_sys as sys;
 
+use crate::Mode;
 use crate::record::{Linked, Listing, Map, Program, hash};
 
 /// Warnings of libbpf since they were last taken.
@@ -105,14 +106,18 @@ impl Drop for Opened {
 }
 
 /// Prints the listing, then each program linked, which needs bpf(2).
-pub fn run(path: &str, list_only: bool) {
+pub fn run(path: &str, mode: Mode) {
     // SAFETY: the callback fits the signature.
     unsafe { sys::libbpf_set_print(Some(keep_warning)) };
     let listing = list(path);
     println!("{}", serde_json::to_string(&listing).unwrap_or_default());
-    let programs = if list_only { 0 } else { listing.programs.len() };
+    let programs = if mode == Mode::List {
+        0
+    } else {
+        listing.programs.len()
+    };
     for index in 0..programs {
-        let linked = link(path, index);
+        let linked = link(path, index, mode);
         println!("{}", serde_json::to_string(&linked).unwrap_or_default());
     }
 }
@@ -224,7 +229,7 @@ fn placeholders() -> Vec<i32> {
 }
 
 /// Links one program alone, as veristat does.
-fn link(path: &str, index: usize) -> Linked {
+fn link(path: &str, index: usize, mode: Mode) -> Linked {
     warnings();
     let Some(object) = Opened::open(path) else {
         return Linked::default();
@@ -254,8 +259,30 @@ fn link(path: &str, index: usize) -> Linked {
     };
     // SAFETY: as above.
     let program = unsafe { text(sys::bpf_program__name(p)) };
-    // SAFETY: as above.
-    let status = unsafe { sys::bpf_object__prepare(object.0) };
+    let is_struct_ops = |&m: &*mut sys::bpf_map| {
+        // SAFETY: the map belongs to the open object.
+        unsafe { sys::bpf_map__type(m) == sys::BPF_MAP_TYPE_STRUCT_OPS }
+    };
+    if mode == Mode::Gen && maps.iter().any(is_struct_ops) {
+        // libbpf looks for them in a BTF that it has not read.
+        return Linked {
+            program,
+            skipped: true,
+            ..Linked::default()
+        };
+    }
+    let mut loader = sys::gen_loader_opts::default();
+    loader.sz = size_of::<sys::gen_loader_opts>() as sys::size_t;
+    // SAFETY: the object is open, and `loader` lives as long as it does.
+    let status = unsafe {
+        match mode {
+            Mode::Gen => {
+                sys::bpf_object__gen_loader(object.0, &mut loader);
+                sys::bpf_object__load(object.0)
+            }
+            _ => sys::bpf_object__prepare(object.0),
+        }
+    };
     let said = warnings();
     // Maps are created after linking; if the kernel refuses one, the program is linked.
     let is_late = |w: &String| {
@@ -265,6 +292,15 @@ fn link(path: &str, index: usize) -> Linked {
             || w.contains("failed to freeze")
             || w.starts_with("Error loading .BTF into kernel")
     };
+    // In the other mode it goes on to what comes before loading.
+    let after_linking = [
+        "missing BPF prog type",
+        "no BTF-based attach target is specified",
+        "attach program FD is not set",
+        "program isn't referenced anywhere",
+        "failed to load object",
+    ];
+    let is_late = |w: &String| is_late(w) || after_linking.iter().any(|text| w.contains(text));
     let error = match said.iter().find(|w| !w.contains("missing .BTF.ext")) {
         _ if status == 0 => None,
         Some(first) if is_late(first) => None,
@@ -309,6 +345,7 @@ fn link(path: &str, index: usize) -> Linked {
         let section = text(sys::bpf_program__section_name(p));
         Linked {
             program,
+            skipped: false,
             error,
             complete: status == 0,
             insns,
