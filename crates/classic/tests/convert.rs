@@ -11,6 +11,7 @@ use bpfkit_isa as isa;
 use support::{Call, EXPRESSIONS, Random, capture, evaluate, filter, numbers, packet, tcpdump};
 
 const DATA: u64 = 0x2000_0000;
+const X86_64: u32 = 0xc000_003e;
 const CTX: u64 = 0x1000_0000;
 
 fn program(text: &str, rules: Rules) -> Program {
@@ -393,12 +394,7 @@ fn seccomp_filters_convert() {
     let text = text.replace("add #len", "ldx #len\nadd x");
     let filter = program(&text, Rules::Seccomp);
     let converted = convert(&filter, &Options::new(Target::SeccompData)).unwrap();
-    for (nr, arch) in [
-        (1, SeccompData::X86_64),
-        (5, SeccompData::X86_64),
-        (400, SeccompData::X86_64),
-        (1, 0),
-    ] {
+    for (nr, arch) in [(1, X86_64), (5, X86_64), (400, X86_64), (1, 0)] {
         let call = SeccompData {
             nr,
             arch,
@@ -406,8 +402,8 @@ fn seccomp_filters_convert() {
             ..Default::default()
         };
         let expected = match (nr, arch) {
-            (1, SeccompData::X86_64) => 0x7fff_0000,
-            (5, SeccompData::X86_64) => ((5 & 7) + 64) * 5,
+            (1, X86_64) => 0x7fff_0000,
+            (5, X86_64) => ((5 & 7) + 64) * 5,
             _ => 0,
         };
         assert_eq!(run_seccomp(&filter, &call), expected);

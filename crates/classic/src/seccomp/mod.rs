@@ -1,6 +1,15 @@
-//! What a seccomp filter reads, and what its result means.
+//! Filters over system calls: what they read, what their result means, profiles that
+//! they are compiled from, and what in them can never happen.
+
+mod dead;
+mod profile;
+mod syscalls;
 
 use std::fmt;
+
+pub use dead::{Dead, find_dead};
+pub use profile::{Arg, Compiled, Origin, Profile, ProfileError, Rule};
+pub use syscalls::{Arch, SYSCALLS, Syscall};
 
 /// A system call as a filter sees it (`struct seccomp_data`, 64 bytes).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -16,11 +25,6 @@ pub struct SeccompData {
 }
 
 impl SeccompData {
-    /// `AUDIT_ARCH_X86_64`.
-    pub const X86_64: u32 = 0xc000_003e;
-    /// `AUDIT_ARCH_AARCH64`.
-    pub const AARCH64: u32 = 0xc000_00b7;
-
     /// The structure as a little-endian machine has it in memory.
     pub fn to_le_bytes(&self) -> [u8; 64] {
         let mut bytes = [0; 64];
