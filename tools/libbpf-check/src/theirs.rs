@@ -271,8 +271,10 @@ fn link(path: &str, index: usize, mode: Mode) -> Linked {
             ..Linked::default()
         };
     }
-    let mut loader = sys::gen_loader_opts::default();
-    loader.sz = size_of::<sys::gen_loader_opts>() as sys::size_t;
+    let mut loader = sys::gen_loader_opts {
+        sz: size_of::<sys::gen_loader_opts>() as sys::size_t,
+        ..sys::gen_loader_opts::default()
+    };
     // SAFETY: the object is open, and `loader` lives as long as it does.
     let status = unsafe {
         match mode {
