@@ -45,7 +45,7 @@ impl Input {
             return Err(Errno::EINVAL);
         }
         let len = self.data - meta;
-        if len % 4 != 0 || len > MAX_META {
+        if !len.is_multiple_of(4) || len > MAX_META {
             return Err(Errno::EACCES);
         }
         self.meta = meta;

@@ -155,7 +155,7 @@ fn user_drain(env: &mut Env<'_>, a: &Args) -> Ret {
     let ptr = place.as_mut_ptr().expose_provenance() as u64;
     let checked = env.checked();
     let mut result = Ok(0);
-    while let Some(sample) = drain.next() {
+    for sample in drain.by_ref() {
         let data = sample.data.as_ptr().expose_provenance() as u64;
         if checked {
             let kind = RegionKind::Other("sample");

@@ -681,10 +681,10 @@ fn messages() {
         assert_eq!(p.u32_at(ctx + 68), 12);
         assert_eq!(p.call("msg_pop_data", &[ctx, 10, 3, 0]), err(Errno::EINVAL));
         assert_eq!(p.call("msg_pop_data", &[ctx, 0, 3, 0]), 0);
-        assert_eq!(seen(p), b"3\0\0456789");
+        assert_eq!(seen(p), b"3\x00\x00456789");
         assert_eq!(p.call("msg_apply_bytes", &[ctx, 4]), 0);
     });
     let mut out = Vec::new();
     rig.input.copy_packet(&mut out);
-    assert_eq!(out, b"3\0\0456789");
+    assert_eq!(out, b"3\x00\x00456789");
 }
