@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bpfkit_isa::{AluOp, Op, Operand, Reg, Width};
 use bpfkit_object::{Object, Program, Target};
 use bpfkit_runtime::{
-    Code, Engine, Interpreter, LoadOptions, MapSet, RawMemory, Trusted, Vm,
+    Code, Engine, Interpreter, LoadOptions, MapSet, RawMemory, Trusted, Vm, raw_program,
 };
 
 struct Kernel {
@@ -22,7 +22,9 @@ struct Kernel {
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     };
     std::iter::repeat_with(next).take(len).collect()
@@ -58,13 +60,55 @@ fn frames() -> Vec<u8> {
 
 fn kernels() -> Vec<Kernel> {
     vec![
-        Kernel { name: "sieve", memory: vec![0; 4096] },
-        Kernel { name: "crc32", memory: noise(1500) },
-        Kernel { name: "parse", memory: frames() },
-        Kernel { name: "hash64", memory: noise(4099) },
-        Kernel { name: "sort", memory: noise(256) },
-        Kernel { name: "copy", memory: noise(4096) },
+        Kernel {
+            name: "sieve",
+            memory: vec![0; 4096],
+        },
+        Kernel {
+            name: "crc32",
+            memory: noise(1500),
+        },
+        Kernel {
+            name: "parse",
+            memory: frames(),
+        },
+        Kernel {
+            name: "hash64",
+            memory: noise(4099),
+        },
+        Kernel {
+            name: "sort",
+            memory: noise(256),
+        },
+        Kernel {
+            name: "copy",
+            memory: noise(4096),
+        },
     ]
+}
+
+/// Nanoseconds of a run of `r0 = 0; exit`: what a run costs beside its instructions.
+fn empty_run() -> Result<[f64; 2], Box<dyn std::error::Error>> {
+    let mov = Op::Alu {
+        op: AluOp::Mov,
+        width: Width::W64,
+        dst: Reg::R0,
+        src: Operand::Imm(0),
+    };
+    let program = Arc::new(raw_program(
+        "empty",
+        vec![mov.encode().0, Op::Exit.encode().0],
+    ));
+    // SAFETY: it touches nothing and ends.
+    let trusted = Code::Trusted(unsafe { Trusted::assume(Arc::clone(&program)) });
+    let load = |code| Interpreter::default().load(code, &MapSet::empty(), &LoadOptions::default());
+    let (checked, trusted) = (load(program.into())?, load(trusted)?);
+    let (mut vm, mut context) = (Vm::default(), RawMemory::new(noise(64)));
+    let (mut vm2, mut context2) = (Vm::default(), context.clone());
+    Ok(time([
+        &mut || checked.run(&mut vm, &mut context).ret,
+        &mut || trusted.run(&mut vm2, &mut context2).ret,
+    ]))
 }
 
 fn program(name: &str) -> Result<Program, Box<dyn std::error::Error>> {
@@ -167,5 +211,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         product_checked.powf(1.0 / count),
         product_trusted.powf(1.0 / count)
     );
+    let [checked, trusted] = empty_run()?;
+    println!("an empty run: {checked:.0} ns checked, {trusted:.0} ns trusted");
     Ok(())
 }

@@ -79,18 +79,24 @@ impl Trusted {
     }
 }
 
+/// Addresses of kernel variables by name.
+pub type Ksyms<'a> = &'a dyn Fn(&str) -> Option<u64>;
+
 /// How to load.
 #[derive(Clone, Copy)]
 pub struct LoadOptions<'a> {
     /// Helpers and kfuncs that calls may name.
     pub functions: &'a Functions,
     /// Addresses of kernel variables (`.ksyms`) by name.
-    pub ksym: Option<&'a dyn Fn(&str) -> Option<u64>>,
+    pub ksym: Option<Ksyms<'a>>,
 }
 
 impl Default for LoadOptions<'_> {
     fn default() -> Self {
-        Self { functions: crate::helpers::functions(), ksym: None }
+        Self {
+            functions: crate::helpers::functions(),
+            ksym: None,
+        }
     }
 }
 

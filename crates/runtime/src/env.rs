@@ -37,12 +37,19 @@ pub struct Functions {
 impl Functions {
     /// A table from rows: helpers by number (`BPF_FUNC_*`), kfuncs by name.
     pub fn new(helpers: &[(u16, HelperFn)], kfuncs: &[(&'static str, HelperFn)]) -> Self {
-        let len = helpers.iter().map(|(id, _)| usize::from(*id) + 1).max().unwrap_or(0);
+        let len = helpers
+            .iter()
+            .map(|(id, _)| usize::from(*id) + 1)
+            .max()
+            .unwrap_or(0);
         let mut table = vec![None; len];
         for (id, function) in helpers {
             table[usize::from(*id)] = Some(*function);
         }
-        Self { helpers: table, kfuncs: kfuncs.iter().copied().collect() }
+        Self {
+            helpers: table,
+            kfuncs: kfuncs.iter().copied().collect(),
+        }
     }
 
     /// A helper by number.
@@ -75,6 +82,8 @@ pub struct Env<'r> {
     pub(crate) checked: bool,
     pub(crate) program: &'r dyn Local,
     pub(crate) trap: Option<Trap>,
+    /// Where the innermost code was when it trapped: program and position.
+    pub(crate) trapped_at: Option<(&'r dyn Local, usize)>,
     pub(crate) kept_programs: &'r mut Vec<Arc<dyn Local>>,
     pub(crate) kept_maps: &'r mut Vec<Arc<Map>>,
     cpu: u32,
@@ -122,6 +131,7 @@ impl<'r> Env<'r> {
             checked: p.checked,
             program: p.program,
             trap: None,
+            trapped_at: None,
             kept_programs: p.kept_programs,
             kept_maps: p.kept_maps,
             cpu: p.cpu,
@@ -174,13 +184,19 @@ impl<'r> Env<'r> {
 
     pub(crate) fn refresh_values(&mut self) {
         let maps = self.program.maps();
-        self.memory
-            .values
-            .rebuild(maps.value_regions().chain(crate::mapset::value_regions(self.kept_maps)));
+        self.memory.values.rebuild(
+            maps.value_regions()
+                .chain(crate::mapset::value_regions(self.kept_maps)),
+        );
     }
 
     pub(crate) fn access_fault(&self, address: u64, size: u64, write: bool) -> FaultKind {
-        FaultKind::Access { write, address, size, near: self.memory.near(address) }
+        FaultKind::Access {
+            write,
+            address,
+            size,
+            near: self.memory.near(address),
+        }
     }
 
     /// Bytes that the program passes to be read.

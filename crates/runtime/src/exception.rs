@@ -14,15 +14,22 @@ pub(crate) fn catch(env: &mut Env<'_>, result: Result<u64, Trap>) -> Result<u64,
         Err(TrapKind::Throw(cookie)) => cookie,
     };
     // After a tail call, the last program's.
-    let running = env.program;
+    let running = env.trapped_at.map_or(env.program, |(program, _)| program);
+    env.program = running;
     let program = running.program();
     let callback = program
         .exception_callback
         .and_then(|index| program.subprograms.get(index as usize))
         .and_then(|subprogram| running.function_at(subprogram.start));
-    let Some(callback) = callback else { return Ok(cookie) };
+    let Some(callback) = callback else {
+        return Ok(cookie);
+    };
     env.window = env.window_start;
-    match running.invoke(env, callback, [cookie, 0, 0, 0, 0]).map_err(Trap::into_kind) {
+    env.trapped_at = None;
+    match running
+        .invoke(env, callback, [cookie, 0, 0, 0, 0])
+        .map_err(Trap::into_kind)
+    {
         Ok(value) => Ok(value),
         Err(TrapKind::Throw(cookie)) => Ok(cookie),
         Err(TrapKind::Fault(kind)) => Err(kind.into()),

@@ -115,13 +115,22 @@ impl Fault {
             .map(|s| s.name.clone());
         let lines = &program.lines;
         let after = lines.partition_point(|l| l.insn <= insn);
-        let location = after.checked_sub(1).and_then(|i| lines.get(i)).map(|l| Location {
-            file: Arc::clone(&l.file),
-            line: l.line,
-            column: l.column,
-            text: Arc::clone(&l.text),
-        });
-        Self { kind, program: program.decl.name.clone(), insn, function, location }
+        let location = after
+            .checked_sub(1)
+            .and_then(|i| lines.get(i))
+            .map(|l| Location {
+                file: Arc::clone(&l.file),
+                line: l.line,
+                column: l.column,
+                text: Arc::clone(&l.text),
+            });
+        Self {
+            kind,
+            program: program.decl.name.clone(),
+            insn,
+            function,
+            location,
+        }
     }
 }
 

@@ -21,11 +21,13 @@ mod interp;
 mod lowmem;
 mod mapset;
 mod memory;
+pub mod native;
 mod raw;
+mod resolve;
 mod vm;
 
 pub use engine::{
-    Code, Context, Engine, Executable, LoadError, LoadErrorKind, LoadOptions, Local, Outcome,
+    Code, Context, Engine, Executable, Ksyms, LoadError, LoadErrorKind, LoadOptions, Local, Outcome,
     ProgramSlot, Redirect, Trusted,
 };
 pub use env::{Args, Env, Functions, HelperFn, TAIL_CALL};

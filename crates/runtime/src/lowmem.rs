@@ -87,7 +87,10 @@ fn try_map(hint: usize, len: usize, flags: i32) -> io::Result<NonNull<u8>> {
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    let low = at.addr().checked_add(len).is_some_and(|end| end <= u32::MAX as usize);
+    let low = at
+        .addr()
+        .checked_add(len)
+        .is_some_and(|end| end <= u32::MAX as usize);
     match NonNull::new(at.cast::<u8>()) {
         Some(start) if low => Ok(start),
         _ => {

@@ -70,7 +70,10 @@ impl MapSet {
         let mut maps = Vec::with_capacity(defs.len());
         let shared = Arc::<helpers::Shared>::default();
         for def in defs {
-            let failed = |errno| MapSetError { name: def.name.clone(), errno };
+            let failed = |errno| MapSetError {
+                name: def.name.clone(),
+                errno,
+            };
             let map = Map::create(params(def, btf, options)).map_err(failed)?;
             helpers::hook(&map, &shared);
             maps.push(map);
@@ -84,7 +87,10 @@ impl MapSet {
             shared,
         };
         for (def, map) in defs.iter().zip(&set.maps) {
-            set.fill(def, map).map_err(|errno| MapSetError { name: def.name.clone(), errno })?;
+            set.fill(def, map).map_err(|errno| MapSetError {
+                name: def.name.clone(),
+                errno,
+            })?;
         }
         Ok(Arc::new(set))
     }
@@ -128,10 +134,14 @@ impl MapSet {
     ) -> Result<(), MapSetError> {
         for (def, map) in self.defs.iter().zip(&self.maps) {
             for (slot, value) in &def.slots {
-                let SlotValue::Program(name) = value else { continue };
+                let SlotValue::Program(name) = value else {
+                    continue;
+                };
                 let Some(program) = find(name) else { continue };
-                set_program(map, *slot, program, *slot + 1)
-                    .map_err(|errno| MapSetError { name: def.name.clone(), errno })?;
+                set_program(map, *slot, program, *slot + 1).map_err(|errno| MapSetError {
+                    name: def.name.clone(),
+                    errno,
+                })?;
             }
         }
         Ok(())
@@ -143,7 +153,7 @@ impl MapSet {
     }
 
     /// The arena map; an object has at most one.
-    pub(crate) fn arena(&self) -> Option<&Arc<Map>> {
+    pub fn arena(&self) -> Option<&Arc<Map>> {
         self.arena.as_ref()
     }
 
@@ -158,7 +168,10 @@ impl MapSet {
 
     /// The index of the map of that name.
     pub fn index_of(&self, name: &str) -> Option<u32> {
-        self.defs.iter().position(|d| d.name == name).map(|i| i as u32)
+        self.defs
+            .iter()
+            .position(|d| d.name == name)
+            .map(|i| i as u32)
     }
 
     /// The map of that name.
@@ -248,8 +261,13 @@ fn params(def: &MapDef, btf: Option<&Btf>, options: &MapOptions) -> MapParams {
         flags: def.flags,
         extra: def.extra,
         name: def.name.clone(),
-        inner: def.inner.as_ref().map(|inner| Box::new(params(inner, btf, options))),
-        fields: btf.map(|btf| helpers::special_fields(btf, def)).unwrap_or_default(),
+        inner: def
+            .inner
+            .as_ref()
+            .map(|inner| Box::new(params(inner, btf, options))),
+        fields: btf
+            .map(|btf| helpers::special_fields(btf, def))
+            .unwrap_or_default(),
         cpus: options.cpus,
         seed: None,
     }

@@ -12,7 +12,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bpfkit_isa::Size;
 use bpfkit_maps::Map;
+
+use crate::native::State;
 
 /// What a region is, for the message of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +90,8 @@ pub struct Strided {
 
 impl Strided {
     fn end(&self) -> u64 {
-        self.base.saturating_add(self.stride.saturating_mul(self.count))
+        self.base
+            .saturating_add(self.stride.saturating_mul(self.count))
     }
 
     /// The part of the element that an address lies in.
@@ -106,19 +110,22 @@ impl Strided {
 /// A range that accesses of one size hit before: they may start at `start ..= start + slack`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Span {
+pub(crate) struct Span {
     start: u64,
     slack: u64,
 }
 
 /// Remembered spans of accesses of one size and direction, by the position of the instruction.
-const SPANS: usize = 32;
+pub(crate) const SPANS: usize = 32;
 
 /// Where nothing is remembered: spans of this one place, which harms nobody.
 static NOWHERE: AtomicU64 = AtomicU64::new(0);
 
 /// The spans that were hit before, for each size and direction.
+#[repr(C)]
 pub(crate) struct Spans {
+    /// Machine code reaches the spans by the same register as these.
+    pub(crate) state: State,
     tables: [[Span; SPANS]; 8],
     /// Which entries of each table are in use.
     used: [u32; 8],
@@ -128,15 +135,45 @@ impl Spans {
     const BYTES: usize = size_of::<Span>();
 
     fn new() -> Self {
-        Self { tables: [[Self::nowhere(); SPANS]; 8], used: [0; 8] }
+        Self {
+            state: State::default(),
+            tables: [[Self::nowhere(); SPANS]; 8],
+            used: [0; 8],
+        }
     }
 
     fn nowhere() -> Span {
-        Span { start: NOWHERE.as_ptr().expose_provenance() as u64, slack: 0 }
+        Span {
+            start: NOWHERE.as_ptr().expose_provenance() as u64,
+            slack: 0,
+        }
     }
 
     const fn table<T, const WRITE: bool>() -> usize {
         size_of::<T>().trailing_zeros() as usize * 2 + WRITE as usize
+    }
+
+    pub(crate) fn table_of(size: Size, write: bool) -> usize {
+        size.bytes().trailing_zeros() as usize * 2 + usize::from(write)
+    }
+
+    /// Offset of an entry of a table.
+    pub(crate) fn offset_of(table: usize, index: usize) -> usize {
+        std::mem::offset_of!(Spans, tables) + (table * SPANS + index % SPANS) * Self::BYTES
+    }
+
+    /// Remembers where an access of that many bytes was found, unless it was translated.
+    pub(crate) fn remember_at(&mut self, table: usize, index: usize, bytes: u64, found: &Found) {
+        let Some(slack) = found.region.len.checked_sub(bytes) else {
+            return;
+        };
+        let Some(entry) = self.tables.get_mut(table).and_then(|t| t.get_mut(index % SPANS)) else {
+            return;
+        };
+        if !found.translated {
+            *entry = Span { start: found.region.start, slack };
+            self.used[table] |= 1 << (index % SPANS);
+        }
     }
 
     /// The entry of an instruction: positions are addresses of slots of 16 bytes.
@@ -154,12 +191,17 @@ impl Spans {
 
     /// Remembers where an access was found, unless it was translated.
     pub(crate) fn remember<T, const WRITE: bool>(&mut self, position: usize, found: &Found) {
-        let Some(slack) = found.region.len.checked_sub(size_of::<T>() as u64) else { return };
+        let Some(slack) = found.region.len.checked_sub(size_of::<T>() as u64) else {
+            return;
+        };
         if found.translated {
             return;
         }
         let (table, index) = (Self::table::<T, WRITE>(), Self::index(position));
-        self.tables[table][index] = Span { start: found.region.start, slack };
+        self.tables[table][index] = Span {
+            start: found.region.start,
+            slack,
+        };
         self.used[table] |= 1 << index;
     }
 
@@ -204,13 +246,17 @@ pub(crate) struct ValueIndex {
 impl ValueIndex {
     pub(crate) fn rebuild(&mut self, runs: impl Iterator<Item = Strided>) {
         self.runs.clear();
-        self.runs.extend(runs.filter(|r| r.stride > 0 && r.count > 0));
+        self.runs
+            .extend(runs.filter(|r| r.stride > 0 && r.count > 0));
         self.runs.sort_unstable_by_key(|r| r.base);
     }
 
     fn at(&self, address: u64) -> Option<Region> {
         let after = self.runs.partition_point(|r| r.base <= address);
-        self.runs.get(after.checked_sub(1)?).filter(|r| address < r.end())?.at(address)
+        self.runs
+            .get(after.checked_sub(1)?)
+            .filter(|r| address < r.end())?
+            .at(address)
     }
 }
 
@@ -218,7 +264,12 @@ impl Memory {
     pub(crate) fn new() -> Self {
         Self {
             spans: Spans::new(),
-            stack: Region { start: 0, len: 0, writable: true, kind: RegionKind::Stack },
+            stack: Region {
+                start: 0,
+                len: 0,
+                writable: true,
+                kind: RegionKind::Stack,
+            },
             regions: Vec::with_capacity(16),
             values: ValueIndex::default(),
             arena: None,
@@ -265,7 +316,11 @@ impl Memory {
     /// Where an access lies, or `None` if no region holds all of it.
     pub(crate) fn find(&self, address: u64, size: u64, write: bool) -> Option<Found> {
         let fits = |r: &Region| r.holds(address, size) && (r.writable || !write);
-        let as_is = |region| Found { region, host: address, translated: false };
+        let as_is = |region| Found {
+            region,
+            host: address,
+            translated: false,
+        };
         if fits(&self.stack) {
             return Some(as_is(self.stack));
         }
@@ -293,14 +348,32 @@ impl Memory {
         if !arena.is_present(low, size as u32) {
             self.scratch.store(0, Ordering::Relaxed);
             let host = self.scratch.as_ptr().expose_provenance() as u64;
-            let region = Region { start: host, len: size, writable: true, kind };
-            return (size <= 8).then_some(Found { region, host, translated: true });
+            let region = Region {
+                start: host,
+                len: size,
+                writable: true,
+                kind,
+            };
+            return (size <= 8).then_some(Found {
+                region,
+                host,
+                translated: true,
+            });
         }
         let host = base + u64::from(low);
         let start = host & !(PAGE - 1);
         let len = (host + size).next_multiple_of(PAGE) - start;
-        let region = Region { start, len, writable: true, kind };
-        Some(Found { region, host, translated: host != address })
+        let region = Region {
+            start,
+            len,
+            writable: true,
+            kind,
+        };
+        Some(Found {
+            region,
+            host,
+            translated: host != address,
+        })
     }
 
     /// The closest region to an address, with the distance from its start, if one is

@@ -20,7 +20,9 @@ pub struct RawMemory {
 impl RawMemory {
     /// A block with those bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        Self { bytes: bytes.into() }
+        Self {
+            bytes: bytes.into(),
+        }
     }
 
     fn address(&self) -> u64 {
@@ -47,8 +49,14 @@ impl Context for RawMemory {
 
     fn load_packet(&self, offset: i32, size: bpfkit_isa::Size) -> Option<u32> {
         let start = usize::try_from(offset).ok()?;
-        let bytes = self.bytes.get(start..start.checked_add(size.bytes() as usize)?)?;
-        Some(bytes.iter().fold(0, |value, &byte| value << 8 | u32::from(byte)))
+        let bytes = self
+            .bytes
+            .get(start..start.checked_add(size.bytes() as usize)?)?;
+        Some(
+            bytes
+                .iter()
+                .fold(0, |value, &byte| value << 8 | u32::from(byte)),
+        )
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
@@ -71,7 +79,12 @@ pub fn raw_program(name: &str, insns: Vec<Insn>) -> Program {
             own_insns,
         },
         insns,
-        subprograms: vec![Subprogram { name: name.to_owned(), start: 0, type_id: 0, global: true }],
+        subprograms: vec![Subprogram {
+            name: name.to_owned(),
+            start: 0,
+            type_id: 0,
+            global: true,
+        }],
         lines: Vec::new(),
         refs: Vec::new(),
         exception_callback: None,

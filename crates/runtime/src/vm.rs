@@ -152,6 +152,8 @@ impl Vm {
         context: &mut dyn Context,
         body: impl FnOnce(&mut Env<'_>, [u64; 5]) -> Result<u64, Trap>,
     ) -> Outcome {
+        // What maps give up meanwhile stays until the run ends.
+        let _guard = bpfkit_maps::pin();
         let checked = !program.trusted();
         let args = context.args();
         let window = self.stack.windows.as_ptr();
@@ -169,7 +171,11 @@ impl Vm {
                 self.values_of = Some(set);
             }
         }
-        let fuel = if checked { i64::try_from(self.step_limit).unwrap_or(i64::MAX) } else { i64::MAX };
+        let fuel = if checked {
+            i64::try_from(self.step_limit).unwrap_or(i64::MAX)
+        } else {
+            i64::MAX
+        };
         // SAFETY: MAX_FRAMES and WINDOWS are within the block (one past its last window).
         let (window_limit, window_end) = unsafe { (window.add(MAX_FRAMES), window.add(WINDOWS)) };
         let mut env = Env::new(Parts {
@@ -191,7 +197,6 @@ impl Vm {
         let result = body(&mut env, args);
         let result = exception::catch(&mut env, result);
         helpers::give_back(&mut env);
-        helpers::give_back(&mut env);
         let mut outcome = Outcome {
             steps: fuel.wrapping_sub(env.fuel) as u64,
             redirect: env.redirect,
@@ -200,8 +205,9 @@ impl Vm {
         match result.map_err(Trap::into_kind) {
             Ok(ret) | Err(TrapKind::Throw(ret)) => outcome.ret = ret,
             Err(TrapKind::Fault(kind)) => {
-                let insn = env.program.slot_of(env.pc);
-                outcome.fault = Some(Box::new(Fault::new(kind, env.program.program(), insn)));
+                let (program, pc) = env.trapped_at.unwrap_or((program, env.pc));
+                let insn = program.slot_of(pc);
+                outcome.fault = Some(Box::new(Fault::new(kind, program.program(), insn)));
             }
         }
         self.kept_programs.clear();

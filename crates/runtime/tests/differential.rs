@@ -42,9 +42,17 @@ fn slot(size: Size) -> impl Strategy<Value = i16> {
 
 fn alu() -> impl Strategy<Value = Op> {
     use AluOp::*;
-    let ops = vec![Add, Sub, Mul, Div, SDiv, Mod, SMod, Or, And, Lsh, Rsh, Arsh, Xor, Mov];
-    (prop::sample::select(ops), width(), reg(), operand())
-        .prop_map(|(op, width, dst, src)| Op::Alu { op, width, dst, src })
+    let ops = vec![
+        Add, Sub, Mul, Div, SDiv, Mod, SMod, Or, And, Lsh, Rsh, Arsh, Xor, Mov,
+    ];
+    (prop::sample::select(ops), width(), reg(), operand()).prop_map(|(op, width, dst, src)| {
+        Op::Alu {
+            op,
+            width,
+            dst,
+            src,
+        }
+    })
 }
 
 fn other() -> impl Strategy<Value = Op> {
@@ -52,7 +60,12 @@ fn other() -> impl Strategy<Value = Op> {
         (width(), prop::sample::select(vec![8, 16, 32]), reg(), reg()).prop_map(
             |(width, bits, dst, src)| match (width, bits) {
                 (Width::W32, 32) => Op::Neg { width, dst },
-                _ => Op::MovSx { width, bits, dst, src },
+                _ => Op::MovSx {
+                    width,
+                    bits,
+                    dst,
+                    src
+                },
             }
         ),
         (width(), reg()).prop_map(|(width, dst)| Op::Neg { width, dst }),
@@ -69,17 +82,40 @@ fn memory() -> impl Strategy<Value = Op> {
     let base = Reg::R10;
     let load = (size(), any::<bool>(), reg()).prop_flat_map(move |(size, signed, dst)| {
         let signed = signed && size != Size::DW;
-        slot(size).prop_map(move |off| Op::Load { size, signed, dst, base, off })
+        slot(size).prop_map(move |off| Op::Load {
+            size,
+            signed,
+            dst,
+            base,
+            off,
+        })
     });
     let store = (size(), operand()).prop_flat_map(move |(size, src)| {
-        slot(size).prop_map(move |off| Op::Store { size, base, off, src })
+        slot(size).prop_map(move |off| Op::Store {
+            size,
+            base,
+            off,
+            src,
+        })
     });
     use AtomicOp::*;
     let ops = prop::sample::select(vec![Add, Or, And, Xor, Xchg, Cmpxchg]);
-    let atomic = (ops, prop::sample::select(vec![Size::W, Size::DW]), any::<bool>(), reg())
+    let atomic = (
+        ops,
+        prop::sample::select(vec![Size::W, Size::DW]),
+        any::<bool>(),
+        reg(),
+    )
         .prop_flat_map(move |(op, size, fetch, src)| {
             let fetch = fetch || matches!(op, Xchg | Cmpxchg);
-            slot(size).prop_map(move |off| Op::Atomic { op, size, fetch, base, off, src })
+            slot(size).prop_map(move |off| Op::Atomic {
+                op,
+                size,
+                fetch,
+                base,
+                off,
+                src,
+            })
         });
     prop_oneof![3 => load, 3 => store, 1 => atomic]
 }
@@ -88,15 +124,32 @@ fn memory() -> impl Strategy<Value = Op> {
 fn jump() -> impl Strategy<Value = Op> {
     use Cond::*;
     let conds = vec![Eq, Ne, Gt, Ge, Lt, Le, Set, Sgt, Sge, Slt, Sle];
-    (prop::sample::select(conds), width(), reg(), operand(), 0..5_i16)
-        .prop_map(|(cond, width, dst, src, off)| Op::JumpIf { cond, width, dst, src, off })
+    (
+        prop::sample::select(conds),
+        width(),
+        reg(),
+        operand(),
+        0..5_i16,
+    )
+        .prop_map(|(cond, width, dst, src, off)| Op::JumpIf {
+            cond,
+            width,
+            dst,
+            src,
+            off,
+        })
 }
 
 /// Sets every register and the stack from a seed, runs the body three times, and mixes all
 /// of it into R0.
 fn program(seeds: &[i32], body: &[Op]) -> Vec<Insn> {
     let mut ops = Vec::new();
-    let alu = |op, dst, src| Op::Alu { op, width: Width::W64, dst, src };
+    let alu = |op, dst, src| Op::Alu {
+        op,
+        width: Width::W64,
+        dst,
+        src,
+    };
     let r = |n: usize| Reg::new(n as u8).expect("below 11");
     for (n, seed) in seeds.iter().enumerate().take(10) {
         ops.push(alu(AluOp::Mov, r(n), Operand::Imm(*seed)));
@@ -104,7 +157,12 @@ fn program(seeds: &[i32], body: &[Op]) -> Vec<Insn> {
     }
     for n in 1..=8 {
         let src = Operand::Reg(r(n));
-        ops.push(Op::Store { size: Size::DW, base: Reg::R10, off: -8 * n as i16, src });
+        ops.push(Op::Store {
+            size: Size::DW,
+            base: Reg::R10,
+            off: -8 * n as i16,
+            src,
+        });
     }
     ops.push(alu(AluOp::Mov, Reg::R6, Operand::Imm(3)));
     let start = ops.len();
@@ -128,7 +186,13 @@ fn program(seeds: &[i32], body: &[Op]) -> Vec<Insn> {
     }
     for n in 1..=8 {
         let off = -8 * n as i16;
-        ops.push(Op::Load { size: Size::DW, signed: false, dst: Reg::R1, base: Reg::R10, off });
+        ops.push(Op::Load {
+            size: Size::DW,
+            signed: false,
+            dst: Reg::R1,
+            base: Reg::R10,
+            off,
+        });
         ops.push(alu(AluOp::Mul, Reg::R0, Operand::Imm(31)));
         ops.push(alu(AluOp::Add, Reg::R0, Operand::Reg(Reg::R1)));
     }

@@ -143,7 +143,10 @@ impl<A: Access> Instruction for A {
                 // pass, but Rust's must be aligned.
                 Flow::Slow => {
                     let size = size_of::<A::T>() as u64;
-                    trap(&mut *cpu.env, FaultKind::Misaligned { address, size }.into())
+                    trap(
+                        &mut *cpu.env,
+                        FaultKind::Misaligned { address, size }.into(),
+                    )
                 }
                 flow => flow,
             }
@@ -196,7 +199,11 @@ impl<T: Value, const SIGNED: bool> Access for Load<T, SIGNED> {
         // SAFETY: by this function's contract.
         unsafe {
             let value = at.read_unaligned();
-            cpu.set_dst(if SIGNED { value.sign_extended() } else { value.zero_extended() });
+            cpu.set_dst(if SIGNED {
+                value.sign_extended()
+            } else {
+                value.zero_extended()
+            });
             cpu.next()
         }
     }
@@ -333,8 +340,11 @@ impl<F: Update, const TO: u8> Access for Atomic32<F, TO> {
         aligned_or_slow!(at);
         // SAFETY: by this function's contract; aligned.
         unsafe {
-            let old =
-                F::narrow(AtomicU32::from_ptr(at), cpu.reg(cpu.src()) as u32, cpu.reg(0) as u32);
+            let old = F::narrow(
+                AtomicU32::from_ptr(at),
+                cpu.reg(cpu.src()) as u32,
+                cpu.reg(0) as u32,
+            );
             put_old::<TO>(cpu, u64::from(old))
         }
     }
@@ -348,7 +358,11 @@ impl<T: Value, const INDIRECT: bool> Instruction for LoadPacket<T, INDIRECT> {
     unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let base = if INDIRECT { cpu.reg(cpu.src()) as u32 as i32 } else { 0 };
+            let base = if INDIRECT {
+                cpu.reg(cpu.src()) as u32 as i32
+            } else {
+                0
+            };
             let size = match size_of::<T>() {
                 1 => Size::B,
                 2 => Size::H,

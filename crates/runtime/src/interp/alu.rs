@@ -59,8 +59,11 @@ impl<F: Binary, const WIDE: bool, const REG: bool> Instruction for Alu<F, WIDE, 
         // SAFETY: by this function's contract.
         unsafe {
             let (a, b) = (cpu.dst_value::<LINK>(), cpu.operand::<REG, LINK>());
-            let result =
-                if WIDE { F::wide(a, b) } else { u64::from(F::narrow(a as u32, b as u32)) };
+            let result = if WIDE {
+                F::wide(a, b)
+            } else {
+                u64::from(F::narrow(a as u32, b as u32))
+            };
             cpu.set_dst(result);
             cpu.next()
         }
@@ -145,7 +148,11 @@ impl<const TO_HOST: bool> Instruction for ArenaCast<TO_HOST> {
         // SAFETY: by this function's contract.
         unsafe {
             let low = u64::from(cpu.src_value::<LINK>() as u32);
-            let high = if low == 0 { 0 } else { arena_half(&(*cpu.env).memory, TO_HOST) };
+            let high = if low == 0 {
+                0
+            } else {
+                arena_half((*cpu.env).memory, TO_HOST)
+            };
             cpu.set_dst(high | low);
             cpu.next()
         }
@@ -155,7 +162,13 @@ impl<const TO_HOST: bool> Instruction for ArenaCast<TO_HOST> {
 /// The upper half of arena pointers, the lower one 0; all 0 where there is no arena.
 #[inline(never)]
 fn arena_half(memory: &Memory, host: bool) -> u64 {
-    let Some(arena) = memory.arena.as_ref().and_then(|map| map.as_arena()) else { return 0 };
-    let start = if host { arena.user_start() } else { arena.base().as_ptr() as u64 };
+    let Some(arena) = memory.arena.as_ref().and_then(|map| map.as_arena()) else {
+        return 0;
+    };
+    let start = if host {
+        arena.user_start()
+    } else {
+        arena.base().as_ptr() as u64
+    };
     start & !u64::from(u32::MAX)
 }

@@ -221,7 +221,10 @@ unsafe fn tail_call(cpu: &mut Cpu) -> Flow {
         let program = &*program;
         env.program = program;
         // The new program may nest its own calls.
-        env.window_limit = env.window_limit.max(window.add(MAX_FRAMES)).min(env.window_end);
+        env.window_limit = env
+            .window_limit
+            .max(window.add(MAX_FRAMES))
+            .min(env.window_end);
         let here = current.as_any().downcast_ref::<Loaded>();
         match program.as_any().downcast_ref::<Loaded>() {
             Some(loaded) if here.is_some_and(|h| h.threaded == loaded.threaded) => {
@@ -247,8 +250,8 @@ unsafe fn tail_call(cpu: &mut Cpu) -> Flow {
 }
 
 /// The program in a slot, unless the run has used up its tail calls.
-fn find_target(
-    env: &mut Env<'static>,
+pub(crate) fn find_target(
+    env: &mut Env<'_>,
     map: u64,
     index: u32,
 ) -> Result<Option<Arc<dyn Local>>, Trap> {
@@ -256,9 +259,13 @@ fn find_target(
     if env.tail_calls >= MAX_TAIL_CALLS {
         return Ok(None);
     }
-    let Some(array) = map.as_prog_array() else { return Ok(None) };
+    let Some(array) = map.as_prog_array() else {
+        return Ok(None);
+    };
     let guard = bpfkit_maps::pin();
-    let slot = array.get(index, &guard).and_then(|slot| slot.downcast_ref::<ProgramSlot>());
+    let slot = array
+        .get(index, &guard)
+        .and_then(|slot| slot.downcast_ref::<ProgramSlot>());
     let Some(slot) = slot else { return Ok(None) };
     if !env.checked() && !slot.0.trusted() {
         return Err(FaultKind::TailCallMode.into());
@@ -286,7 +293,10 @@ impl Instruction for Poison {
         // SAFETY: the run's Env, borrowed by nobody else here.
         let env = unsafe { &mut *cpu.env };
         let slot = env.program.slot_of(cpu.pc.addr());
-        trap(env, FaultKind::Poisoned(super::prepare::poison(env.program(), slot)).into())
+        trap(
+            env,
+            FaultKind::Poisoned(crate::resolve::poison(env.program(), slot)).into(),
+        )
     }
 }
 
@@ -317,7 +327,11 @@ impl Loaded {
         }
         env.fuel = settle(env, env.fuel, env.pc, outer);
         match env.trap.take() {
-            Some(t) => Err(t),
+            Some(t) => {
+                let here = (env.program, env.pc);
+                env.trapped_at.get_or_insert(here);
+                Err(t)
+            }
             // SAFETY: the window is still the run's.
             None => Ok(unsafe { (*window).r[0] }),
         }

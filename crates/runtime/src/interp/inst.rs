@@ -122,7 +122,14 @@ impl Cpu {
         env: *mut Env<'static>,
         spans: *const Spans,
     ) -> Self {
-        Self { pc, regs, fuel, env, spans, last: 0 }
+        Self {
+            pc,
+            regs,
+            fuel,
+            env,
+            spans,
+            last: 0,
+        }
     }
 
     /// Number of the destination register. The operands are read one by one: together, LLVM
@@ -157,22 +164,34 @@ impl Cpu {
     /// What the destination register holds.
     #[inline(always)]
     pub(super) unsafe fn dst_value<const LINK: u8>(&self) -> u64 {
+        if LINK == LINKED_DST {
+            return self.last;
+        }
         // SAFETY: as in `dst`.
-        if LINK == LINKED_DST { self.last } else { unsafe { self.reg(self.dst()) } }
+        unsafe { self.reg(self.dst()) }
     }
 
     /// What the source register holds.
     #[inline(always)]
     pub(super) unsafe fn src_value<const LINK: u8>(&self) -> u64 {
+        if LINK == LINKED_SRC {
+            return self.last;
+        }
         // SAFETY: as in `dst`.
-        if LINK == LINKED_SRC { self.last } else { unsafe { self.reg(self.src()) } }
+        unsafe { self.reg(self.src()) }
     }
 
     /// The second operand: a register or the sign-extended immediate.
     #[inline(always)]
     pub(super) unsafe fn operand<const REG: bool, const LINK: u8>(&self) -> u64 {
         // SAFETY: as in `dst`.
-        unsafe { if REG { self.src_value::<LINK>() } else { i64::from(self.imm()) as u64 } }
+        unsafe {
+            if REG {
+                self.src_value::<LINK>()
+            } else {
+                i64::from(self.imm()) as u64
+            }
+        }
     }
 
     /// Sets the destination register.
@@ -215,7 +234,11 @@ impl Cpu {
         // SAFETY: `prepare` has checked the target.
         unsafe { self.pc = self.pc.add(1).offset(distance as isize) };
         self.fuel = self.fuel.wrapping_add(i64::from(distance));
-        if CHECKED && self.fuel < 0 { Flow::OutOfSteps } else { Flow::Go }
+        if CHECKED && self.fuel < 0 {
+            Flow::OutOfSteps
+        } else {
+            Flow::Go
+        }
     }
 
     #[inline(always)]
@@ -299,12 +322,7 @@ unsafe extern "C" fn out_of_steps(
 
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn stopped(
-    pc: *const Inst,
-    regs: *mut u64,
-    fuel: i64,
-    env: *mut Env<'static>,
-) {
+unsafe extern "C" fn stopped(pc: *const Inst, regs: *mut u64, fuel: i64, env: *mut Env<'static>) {
     // SAFETY: the run's Env, borrowed by nobody else here.
     let env = unsafe { &mut *env };
     env.pc = pc.addr();

@@ -47,8 +47,16 @@ impl<C: Compare, const WIDE: bool, const REG: bool> Instruction for JumpIf<C, WI
         // SAFETY: by this function's contract.
         unsafe {
             let (a, b) = (cpu.dst_value::<LINK>(), cpu.operand::<REG, LINK>());
-            let taken = if WIDE { C::wide(a, b) } else { C::narrow(a as u32, b as u32) };
-            if taken { cpu.jump::<CHECKED>(i32::from(cpu.off())) } else { cpu.next() }
+            let taken = if WIDE {
+                C::wide(a, b)
+            } else {
+                C::narrow(a as u32, b as u32)
+            };
+            if taken {
+                cpu.jump::<CHECKED>(i32::from(cpu.off()))
+            } else {
+                cpu.next()
+            }
         }
     }
 }

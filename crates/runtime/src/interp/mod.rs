@@ -19,6 +19,7 @@ use crate::env::Env;
 use crate::fault::{FaultKind, Trap};
 use crate::mapset::MapSet;
 use crate::vm::Vm;
+pub(crate) use call::find_target;
 use inst::Inst;
 use prepare::Mode;
 
@@ -32,7 +33,9 @@ impl Default for Interpreter {
     /// The fastest way that this build of the crate has.
     fn default() -> Self {
         // Without optimization, calls in tail position are calls.
-        Self { threaded: !cfg!(any(miri, debug_assertions)) }
+        Self {
+            threaded: !cfg!(any(miri, debug_assertions)),
+        }
     }
 }
 
@@ -46,7 +49,11 @@ impl Interpreter {
 
 impl Engine for Interpreter {
     fn name(&self) -> &'static str {
-        if self.threaded { "interp" } else { "interp-loop" }
+        if self.threaded {
+            "interp"
+        } else {
+            "interp-loop"
+        }
     }
 
     fn load(
@@ -58,7 +65,10 @@ impl Engine for Interpreter {
         // Arena pointers are 32 bits wide or not, as the compiler pleases; only checked
         // accesses tell.
         let checked = matches!(code, Code::Unverified(_)) || maps.arena().is_some();
-        let mode = Mode { checked, threaded: self.threaded };
+        let mode = Mode {
+            checked,
+            threaded: self.threaded,
+        };
         let prepared = prepare::prepare(code.program(), maps, options, mode)?;
         Ok(Arc::new_cyclic(|this| Loaded {
             this: this.clone(),
@@ -138,7 +148,9 @@ impl Local for Loaded {
     }
 
     fn invoke(&self, env: &mut Env<'_>, function: u64, args: [u64; 5]) -> Result<u64, Trap> {
-        let slot = self.function(function).ok_or(FaultKind::BadFunction(function))?;
+        let slot = self
+            .function(function)
+            .ok_or(FaultKind::BadFunction(function))?;
         let (pc, outer, program) = (env.pc, env.window, env.program);
         let window = outer.wrapping_add(1);
         if window >= env.window_limit {
@@ -169,7 +181,9 @@ impl Local for Loaded {
         args: [u64; 5],
     ) -> Outcome {
         vm.start(self, context, |env, _| {
-            let slot = self.function(function).ok_or(FaultKind::BadFunction(function))?;
+            let slot = self
+                .function(function)
+                .ok_or(FaultKind::BadFunction(function))?;
             let window = env.window;
             // SAFETY: `slot` is inside of the code, the first window is free at the start.
             unsafe { self.call_at(env, slot, window, args) }

@@ -42,7 +42,14 @@ impl<A: Instruction, B: Instruction, const HOW: u8> Instruction for Pair<A, B, H
 
 /// Calls `v` with the pair's type, if there is one for these instructions.
 pub(super) fn select_pair<V: Visit>(first: &Op, second: &Op, v: V) -> Option<V::Out> {
-    select_first(first, First { link: link(first, second), second, v })?
+    select_first(
+        first,
+        First {
+            link: link(first, second),
+            second,
+            v,
+        },
+    )?
 }
 
 struct First<'a, V> {
@@ -56,7 +63,14 @@ impl<V: Visit> Visit for First<'_, V> {
 
     fn visit<A: Instruction>(self) -> Self::Out {
         let Self { link, second, v } = self;
-        select_second(second, Second::<A, V> { link, v, first: PhantomData })
+        select_second(
+            second,
+            Second::<A, V> {
+                link,
+                v,
+                first: PhantomData,
+            },
+        )
     }
 }
 

@@ -2,7 +2,9 @@
 
 use bpfkit_isa::{AluOp, AtomicOp, Call, Cond, Op, Operand, Size, Source, Swap, Width};
 
-use super::access::{self, Atomic32, Atomic64, Load, LoadAcquire, LoadPacket, Store, StoreRelease, Update};
+use super::access::{
+    self, Atomic32, Atomic64, Load, LoadAcquire, LoadPacket, Store, StoreRelease, Update,
+};
 use super::access::{TO_NOWHERE, TO_R0, TO_SRC, Value};
 use super::alu::{self, Alu, ArenaCast, Binary, LoadImm64, Move};
 use super::call::{CallHelper, CallLocal, Exit, TailCall};
@@ -45,8 +47,12 @@ pub(super) fn select<V: Visit>(op: &Op, v: V) -> Option<V::Out> {
             (Width::W32, 8) => v.visit::<Move<alu::Sx8Narrow>>(),
             (Width::W32, _) => v.visit::<Move<alu::Sx16Narrow>>(),
         },
-        Op::Neg { width: Width::W64, .. } => v.visit::<Move<alu::Neg64>>(),
-        Op::Neg { width: Width::W32, .. } => v.visit::<Move<alu::Neg32>>(),
+        Op::Neg {
+            width: Width::W64, ..
+        } => v.visit::<Move<alu::Neg64>>(),
+        Op::Neg {
+            width: Width::W32, ..
+        } => v.visit::<Move<alu::Neg32>>(),
         Op::Swap { kind, bits, .. } => {
             let keeps = match kind {
                 Swap::ToLe => cfg!(target_endian = "little"),
@@ -91,7 +97,9 @@ pub(super) fn select<V: Visit>(op: &Op, v: V) -> Option<V::Out> {
                 Size::DW => store::<V, u64>(v, reg),
             }
         }
-        Op::Atomic { op, size, fetch, .. } => {
+        Op::Atomic {
+            op, size, fetch, ..
+        } => {
             let wide = size == Size::DW;
             match op {
                 AtomicOp::Add => atomic::<V, access::Add>(v, wide, fetch),
@@ -116,7 +124,9 @@ pub(super) fn select<V: Visit>(op: &Op, v: V) -> Option<V::Out> {
             Size::DW => v.visit::<StoreRelease<u64>>(),
         },
         Op::Jump { .. } => v.visit::<Jump>(),
-        Op::JumpIf { cond, width, src, .. } => {
+        Op::JumpIf {
+            cond, width, src, ..
+        } => {
             let reg = matches!(src, Operand::Reg(_));
             match cond {
                 Cond::Eq => compare::<V, jump::Eq>(v, width, reg),
@@ -169,9 +179,17 @@ fn atomic<V: Visit, F: Update>(v: V, wide: bool, fetch: bool) -> V::Out {
 }
 
 fn store<V: Visit, T: Value>(v: V, reg: bool) -> V::Out {
-    if reg { v.visit::<Store<T, true>>() } else { v.visit::<Store<T, false>>() }
+    if reg {
+        v.visit::<Store<T, true>>()
+    } else {
+        v.visit::<Store<T, false>>()
+    }
 }
 
 fn packet<V: Visit, T: Value>(v: V, indirect: bool) -> V::Out {
-    if indirect { v.visit::<LoadPacket<T, true>>() } else { v.visit::<LoadPacket<T, false>>() }
+    if indirect {
+        v.visit::<LoadPacket<T, true>>()
+    } else {
+        v.visit::<LoadPacket<T, false>>()
+    }
 }

@@ -1,27 +1,16 @@
-//! Runs the programs of `tests/filetests/run` on every engine of this crate: checked and
-//! trusted, threaded and looping. `BPFKIT_BLESS=1` rewrites the expectations with what the
+//! The programs on every engine of this crate: checked and trusted, threaded and looping. `BPFKIT_BLESS=1` rewrites the expectations with what the
 //! checked loop says.
-
-#[path = "../../../tests/filetests/parser.rs"]
-mod parser;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use bpfkit_isa::asm::{self, Resolver};
 use bpfkit_isa::table::{self, Accepted, Form};
 use bpfkit_object::Program;
 use bpfkit_runtime::{
     Code, Engine, Interpreter, LoadOptions, MapSet, Outcome, RawMemory, Trusted, Vm, raw_program,
 };
 
-struct Helpers;
-
-impl Resolver for Helpers {
-    fn helper(&self, name: &str) -> Option<i32> {
-        i32::try_from(bpfkit_spec::helper::by_name(name.strip_prefix("bpf_")?)?.id).ok()
-    }
-}
+use crate::{assemble, parser};
 
 /// What a run came to, as a row says it.
 fn said(outcome: &Outcome) -> String {
@@ -79,13 +68,18 @@ fn every_engine_runs_the_corpus() {
     let mut seen = HashSet::new();
     for mut file in parser::files("run").unwrap() {
         let mut changed = Vec::new();
-        let name = file.path.file_name().unwrap().to_string_lossy().into_owned();
+        let name = file
+            .path
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
         for (c, case) in file.cases.iter().enumerate() {
             assert!(!case.rows.is_empty(), "{name}: {}: no rows", case.title);
             for (r, row) in case.rows.iter().enumerate() {
                 let text = case.text(row);
-                let insns = match asm::assemble_with(&text, &Helpers) {
-                    Ok(assembled) => assembled.insns,
+                let insns = match assemble(&text) {
+                    Ok(insns) => insns,
                     Err(error) => {
                         failures.push(format!("{name}: {}: {error}\n{text}", case.title));
                         break;
@@ -119,12 +113,19 @@ fn every_engine_runs_the_corpus() {
             }
         }
         if !changed.is_empty() {
-            changed.into_iter().for_each(|(c, r, said)| file.bless(c, r, &said));
+            changed
+                .into_iter()
+                .for_each(|(c, r, said)| file.bless(c, r, &said));
             file.write().unwrap();
         }
     }
     println!("{runs} runs of {} instruction forms", seen.len());
-    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
     assert!(runs > 5000, "only {runs} runs");
     // Every form that programs may hold has a case, but those that need more than a text.
     let elsewhere = |form: &Form| {

@@ -1,30 +1,28 @@
-//! The programs of `tests/filetests/run` in the running kernel, as socket filters: the
+//! The programs in the running kernel, as socket filters: the
 //! corpus says what the kernel says. Skipped where bpf(2) may not be used.
 
-#[path = "../../../tests/filetests/parser.rs"]
-mod parser;
-
-use bpfkit_isa::asm::{self, Resolver};
 use bpfkit_oracle::{Kernel, LoadOptions, TestRun};
 use bpfkit_runtime::raw_program;
 use bpfkit_spec::ProgType;
 
-struct Helpers;
-
-impl Resolver for Helpers {
-    fn helper(&self, name: &str) -> Option<i32> {
-        i32::try_from(bpfkit_spec::helper::by_name(name.strip_prefix("bpf_")?)?.id).ok()
-    }
-}
+use crate::{assemble, parser};
 
 /// What the kernel returns: 32 bits.
 fn ask(kernel: &mut Kernel, text: &str) -> Result<u32, String> {
-    let insns = asm::assemble_with(text, &Helpers).map_err(|e| e.to_string())?.insns;
+    let insns = assemble(text).map_err(|e| e.to_string())?;
     let mut program = raw_program("corpus", insns);
     program.decl.prog_type = ProgType::SocketFilter;
-    let options = LoadOptions { log_level: 1, ..LoadOptions::default() };
-    let (handle, _) = kernel.load(&program, &[], None, &options).map_err(|e| e.to_string())?;
-    let run = TestRun { data: &[0; 64], ..TestRun::default() };
+    let options = LoadOptions {
+        log_level: 1,
+        ..LoadOptions::default()
+    };
+    let (handle, _) = kernel
+        .load(&program, &[], None, &options)
+        .map_err(|e| e.to_string())?;
+    let run = TestRun {
+        data: &[0; 64],
+        ..TestRun::default()
+    };
     let result = kernel.test_run(handle, &run);
     kernel.unload(handle);
     Ok(result.map_err(|e| e.to_string())?.retval)
@@ -38,7 +36,12 @@ fn the_kernel_agrees_with_the_corpus() {
     };
     let (mut asked, mut halves, mut left_out, mut failures) = (0, 0, 0, Vec::new());
     for file in parser::files("run").unwrap() {
-        let name = file.path.file_name().unwrap().to_string_lossy().into_owned();
+        let name = file
+            .path
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
         for case in &file.cases {
             if case.not_in_kernel.is_some() {
                 left_out += case.rows.len();
@@ -69,5 +72,10 @@ fn the_kernel_agrees_with_the_corpus() {
         }
     }
     println!("{asked} programs, {halves} also for the upper half; {left_out} left out");
-    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
