@@ -248,7 +248,7 @@ impl<'a> Writer<'a> {
         let Some(moves) = self.moves.get(&section) else {
             return Some(offset);
         };
-        let piece = moves.iter().find(|m| m.old.contains(&offset))?;
+        let piece = piece_at(moves, offset)?;
         (!piece.replaced).then(|| piece.new + (offset - piece.old.start))
     }
 
@@ -318,12 +318,9 @@ impl<'a> Writer<'a> {
             })
         });
         move_records(&mut ext.func_info, section_of, |s, r: FuncInfo| {
-            let starts = |m: &&Move| m.old.start == u64::from(r.insn_off);
-            let at = match self
-                .moves
-                .get(&s)
-                .and_then(|moves| moves.iter().find(starts))
-            {
+            let offset = u64::from(r.insn_off);
+            let piece = self.moves.get(&s).and_then(|moves| piece_at(moves, offset));
+            let at = match piece.filter(|piece| piece.old.start == offset) {
                 Some(piece) => u32::try_from(piece.new).ok()?,
                 None => new_offset(s, r.insn_off)?,
             };
@@ -377,18 +374,23 @@ impl<'a> Writer<'a> {
     fn own_place(&self, function: &Function) -> Option<(usize, u32)> {
         let start = function.bytes().start as u64;
         let moves = self.moves.get(&function.section)?;
-        let piece = moves.iter().find(|m| m.replaced && m.old.start == start)?;
+        let piece = piece_at(moves, start).filter(|m| m.replaced && m.old.start == start)?;
         Some((function.section, u32::try_from(piece.new).ok()?))
     }
 
     /// Moves the symbols of changed sections, and gives programs their new size.
     fn move_symbols(&mut self) {
         let elf = &self.object.elf;
+        let programs: FxHashMap<usize, &Replacement<'_>> = self
+            .replacements
+            .iter()
+            .map(|r| (r.function.symbol, r))
+            .collect();
         for (index, symbol) in elf.symbols.iter().enumerate() {
             let Some(moves) = self.moves.get(&symbol.section) else {
                 continue;
             };
-            let piece = moves.iter().find(|m| m.old.contains(&symbol.value));
+            let piece = piece_at(moves, symbol.value);
             let value = match piece {
                 Some(piece) if piece.replaced => piece.new,
                 Some(piece) => piece.new + (symbol.value - piece.old.start),
@@ -397,14 +399,19 @@ impl<'a> Writer<'a> {
                     .last()
                     .map_or(symbol.value, |m| m.new + (m.old.end - m.old.start)),
             };
-            let replacement = self
-                .replacements
-                .iter()
-                .find(|r| r.function.symbol == index);
-            let size = replacement.map(|r| u64::from(len_of(r.program, 0)) * SLOT);
+            let size = programs
+                .get(&index)
+                .map(|r| u64::from(len_of(r.program, 0)) * SLOT);
             self.file.set_symbol(index, value, size);
         }
     }
+}
+
+/// The piece that holds a byte of the old section; pieces are in order.
+fn piece_at(moves: &[Move], offset: u64) -> Option<&Move> {
+    let after = moves.partition_point(|m| m.old.start <= offset);
+    let piece = moves.get(after.checked_sub(1)?)?;
+    piece.old.contains(&offset).then_some(piece)
 }
 
 /// Copies a range of a section as it is.
