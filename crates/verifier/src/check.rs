@@ -245,6 +245,7 @@ impl<'a> Checker<'a> {
                     self.push_step(0, 0);
                 }
                 self.aux[at].seen = true;
+                self.print_step();
                 prev = at as i32;
                 self.live.begin(&self.flow, &self.cur, at as u32);
                 next = match self.walk_insn()? {
@@ -267,6 +268,7 @@ impl<'a> Checker<'a> {
             self.log.rewind(pending.log_len);
             self.live.forget_chain();
             self.print_state = true;
+            self.printer.touch_all();
         }
     }
 

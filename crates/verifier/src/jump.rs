@@ -174,6 +174,8 @@ impl Checker<'_> {
             for (state, compare) in [(&mut *this, compare.negated()), (&mut *other, compare)] {
                 let (mut left, mut right) = (dst.range, src.range);
                 arith::assume(compare, wide, &mut left, &mut right);
+                left.sync();
+                right.sync();
                 check_range(&mut left);
                 check_range(&mut right);
                 let regs = &mut state.top_mut().regs;

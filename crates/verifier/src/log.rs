@@ -15,8 +15,6 @@ pub(crate) struct Log {
     text: String,
     /// `LEVEL_1`, `LEVEL_2`, `STATS`.
     pub level: u32,
-    /// Length before the instruction that was printed last, to align what follows it.
-    pub insn_start: usize,
     /// Columns that the instruction took.
     pub insn_width: usize,
     /// Length after the instruction that was printed last.
@@ -38,6 +36,13 @@ impl Log {
 
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
+    }
+
+    /// Takes the last newline off.
+    pub fn drop_newline(&mut self) {
+        if self.text.ends_with('\n') {
+            self.text.pop();
+        }
     }
 
     pub fn len(&self) -> usize {

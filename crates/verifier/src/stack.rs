@@ -7,7 +7,6 @@ use crate::checker::{Checker, MAX_OFF};
 use crate::fail::{Errno, Res, fail};
 use crate::reg::{Reg, RegType};
 use crate::state::{Byte, Frame, MAX_STACK, SLOT, Slot, slot_of, stack_step};
-use crate::tnum::Tnum;
 
 /// Direction of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,10 +24,7 @@ pub(crate) struct RawMode {
     pub filled: Option<(u8, u32)>,
 }
 
-/// A tnum as the log shows it.
-pub(crate) fn show(bits: Tnum) -> String {
-    format!("({:#x}; {:#x})", bits.value, bits.mask)
-}
+pub(crate) use crate::print::bits as show;
 
 /// Bits that a number needs.
 const fn width(reg: &Reg) -> u32 {
