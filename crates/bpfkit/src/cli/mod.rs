@@ -19,6 +19,7 @@ mod return_codes;
 mod run;
 mod symbols;
 mod values;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,8 @@ struct Arguments {
 enum Command {
     /// Run a program of an object on packets, a capture, or a context
     Run(Box<run::Arguments>),
+    /// Judge programs as the Linux verifier does
+    Verify(verify::Arguments),
     /// Print a program's instructions
     Disasm(disasm::Arguments),
     /// Assemble text to instructions
@@ -76,6 +79,7 @@ pub fn main() -> ExitCode {
     };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Disasm(arguments) => disasm::run(&arguments),
         Command::Asm(arguments) => asm::run(&arguments),
         Command::Objdump(arguments) => objdump::run(&arguments),

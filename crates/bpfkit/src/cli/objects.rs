@@ -42,6 +42,11 @@ impl LinkArguments {
 }
 
 impl Kernel {
+    /// Its BTF, if there is one.
+    pub fn btf(&self) -> Option<&Btf> {
+        self.btf.as_ref()
+    }
+
     /// As the linker takes it.
     pub fn target(&self) -> Target<'_> {
         Target {

@@ -24,18 +24,23 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// A bar over `total` bytes on standard error, shown on a terminal only and once the
-/// work takes longer than a moment.
+/// A bar over `total` bytes on standard error, shown on a terminal only.
 pub fn bytes(total: u64) -> ProgressBar {
+    bar(total, "{wide_bar} {percent:>3} %  {msg}  {bytes_per_sec}, {eta} left")
+}
+
+/// A bar over `total` programs, likewise.
+pub fn items(total: u64) -> ProgressBar {
+    bar(total, "{wide_bar} {pos} of {len}, {eta} left")
+}
+
+fn bar(total: u64, template: &str) -> ProgressBar {
     let target = match std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr_with_hz(10),
         false => ProgressDrawTarget::hidden(),
     };
     let bar = ProgressBar::with_draw_target(Some(total), target);
-    let style = ProgressStyle::with_template(
-        "{wide_bar} {percent:>3} %  {msg}  {bytes_per_sec}, {eta} left",
-    );
-    if let Ok(style) = style {
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(250));
