@@ -178,7 +178,7 @@ impl Arena {
             let range = free.find(count)?;
             (range, range)
         } else {
-            if addr % u64::from(PAGE) != 0 {
+            if !addr.is_multiple_of(u64::from(PAGE)) {
                 return None;
             }
             let page = (addr as u32).wrapping_sub(self.user_start as u32) / PAGE;

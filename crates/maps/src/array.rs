@@ -156,6 +156,12 @@ impl Ops for ArrayMap {
         }]
     }
 
+    fn element_at(&self, addr: u64) -> Option<(Box<[u8]>, u64)> {
+        let index = self.regions().first()?.index_of(addr)?;
+        let start = self.base().addr().get() as u64 + index * self.stride as u64;
+        Some(((index as u32).to_ne_bytes().into(), start))
+    }
+
     fn batch(&self) -> BatchOps {
         BatchOps::ARRAY
     }

@@ -248,7 +248,7 @@ fn stack_trace(p: &MapParams) -> Result<(), Errno> {
     } else {
         8
     };
-    let odd = p.value_size % entry != 0 || p.value_size / entry > STACK_DEPTH_MAX;
+    let odd = !p.value_size.is_multiple_of(entry) || p.value_size / entry > STACK_DEPTH_MAX;
     fail_if(odd, Errno::EINVAL)?;
     fail_if(p.max_entries > 1 << 31, Errno::E2BIG)
 }
@@ -290,7 +290,7 @@ fn ring(p: &MapParams) -> Result<(), Errno> {
 }
 
 fn arena(p: &MapParams) -> Result<(), Errno> {
-    fail_if(p.extra % u64::from(PAGE) != 0, Errno::EINVAL)?;
+    fail_if(!p.extra.is_multiple_of(u64::from(PAGE)), Errno::EINVAL)?;
     let bytes = u64::from(p.max_entries) * u64::from(PAGE);
     fail_if(bytes > 1 << 32, Errno::E2BIG)?;
     let last = p.extra.wrapping_add(bytes - 1);

@@ -338,7 +338,7 @@ impl Map {
         self.check_read_flags(flags).map_err(fail)?;
         let (key_size, value_size) = (self.key_size().max(1), self.host_value_size().max(1));
         let n = keys.len() / key_size;
-        if keys.len() % key_size != 0 || values.len() != n * value_size {
+        if !keys.len().is_multiple_of(key_size) || values.len() != n * value_size {
             return Err(fail(Errno::EINVAL));
         }
         let elements = keys
@@ -359,7 +359,7 @@ impl Map {
         }
         self.check_read_flags(flags).map_err(fail)?;
         let key_size = self.key_size().max(1);
-        if keys.len() % key_size != 0 {
+        if !keys.len().is_multiple_of(key_size) {
             return Err(fail(Errno::EINVAL));
         }
         self.each(keys.chunks_exact(key_size), |key| self.remove(key))

@@ -1,6 +1,7 @@
 //! A map of any type: what programs do with it, and what it gives away about itself.
 
 use std::any::Any;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -89,6 +90,13 @@ pub struct ValueRegion {
 }
 
 impl ValueRegion {
+    /// Index of the value that holds the byte at `addr`.
+    pub fn index_of(&self, addr: u64) -> Option<u64> {
+        let at = addr.checked_sub(self.base.wrapping_add(self.offset))?;
+        self.contains(addr, 1)
+            .then(|| at.checked_div(self.stride).unwrap_or(0))
+    }
+
     /// Whether `len` bytes at `addr` lie inside one value.
     pub fn contains(&self, addr: u64, len: u64) -> bool {
         let Some(at) = addr.checked_sub(self.base.wrapping_add(self.offset)) else {
@@ -295,6 +303,13 @@ impl Map {
         self.ops().regions()
     }
 
+    /// The element of an array or hash map whose value holds the byte at `addr`: its key
+    /// and where its value starts. In hash maps of a deleted element too, until another
+    /// takes its place.
+    pub fn element_at(&self, addr: u64) -> Option<(Box<[u8]>, u64)> {
+        self.ops().element_at(addr)
+    }
+
     /// The inner map under `key` of a map of maps, as long as the guard is held.
     #[inline]
     pub fn lookup_inner<'g>(&self, key: &[u8], guard: &'g Guard) -> Option<&'g Map> {
@@ -455,6 +470,15 @@ impl Map {
     /// Whether [`Map::freeze`] was called.
     pub fn is_frozen(&self) -> bool {
         self.frozen.load(Acquire)
+    }
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map")
+            .field("id", &self.id)
+            .field("params", &self.params)
+            .finish()
     }
 }
 

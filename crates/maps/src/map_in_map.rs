@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 use bpfkit_spec::MapType;
 
@@ -39,7 +39,7 @@ fn drop_later(map: *mut Map) {
 }
 
 /// The map that a slot refers to.
-fn load<'g>(at: NonNull<u8>, _guard: &'g Guard) -> Option<&'g Map> {
+fn load(at: NonNull<u8>, _guard: &Guard) -> Option<&Map> {
     // SAFETY: `at` is a slot of one of the maps below: eight aligned bytes.
     let slot = unsafe { AtomicPtr::<Map>::from_ptr(at.as_ptr().cast()) };
     // SAFETY: the slot's count keeps the map alive, and once it leaves the slot it is
@@ -91,6 +91,8 @@ fn template(p: &MapParams) -> Result<MapParams, Errno> {
 pub struct ArrayOfMaps {
     slots: Region,
     len: u32,
+    /// Slots from here on were never filled.
+    filled: AtomicU32,
     template: MapParams,
 }
 
@@ -98,9 +100,11 @@ impl ArrayOfMaps {
     pub(crate) fn new(p: &MapParams) -> Result<ArrayOfMaps, Errno> {
         let template = template(p)?;
         let slots = Region::array(p.max_entries as usize, 8, Commit::Whole)?;
+        let (len, filled) = (p.max_entries, AtomicU32::new(0));
         Ok(ArrayOfMaps {
             slots,
-            len: p.max_entries,
+            len,
+            filled,
             template,
         })
     }
@@ -134,6 +138,7 @@ impl ArrayOfMaps {
             return Err(Errno::EINVAL);
         }
         let slot = self.slot(i).ok_or(Errno::E2BIG)?;
+        self.filled.fetch_max(i + 1, Relaxed);
         // SAFETY: a slot is eight aligned bytes.
         let slot = unsafe { AtomicPtr::<Map>::from_ptr(slot.as_ptr().cast()) };
         drop_later(slot.swap(Arc::into_raw(inner.clone()).cast_mut(), AcqRel));
@@ -173,7 +178,7 @@ fn read_id(map: Option<&Map>, out: &mut [u8]) -> Result<(), Errno> {
 
 impl Drop for ArrayOfMaps {
     fn drop(&mut self) {
-        for i in 0..self.len {
+        for i in 0..*self.filled.get_mut() {
             if let Some(slot) = self.slot(i) {
                 // SAFETY: a slot holds 0 or a reference.
                 unsafe { release(slot) };

@@ -1,12 +1,12 @@
 //! Arrays of the host's objects: programs and perf events.
 
 use std::collections::VecDeque;
+use std::ptr::null_mut;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::*};
-
-use crossbeam_epoch::{Atomic, Owned};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use crate::array::{index, next_index};
+use crate::mem::{Commit, Region};
 use crate::ops::Ops;
 use crate::{Errno, Guard, MapParams, Object};
 
@@ -18,32 +18,49 @@ struct Entry {
 
 /// `BPF_MAP_TYPE_PROG_ARRAY`: programs for tail calls, in the engine's form.
 pub struct ProgArray {
-    slots: Box<[Atomic<Entry>]>,
+    slots: Region,
+    len: u32,
+    /// Slots from here on were never filled.
+    filled: AtomicU32,
 }
 
 impl ProgArray {
     pub(crate) fn new(p: &MapParams) -> Result<ProgArray, Errno> {
-        let mut slots = Vec::new();
-        slots
-            .try_reserve_exact(p.max_entries as usize)
-            .map_err(|_| Errno::ENOMEM)?;
-        slots.resize_with(p.max_entries as usize, Atomic::null);
+        let len = p.max_entries;
+        let slots = Region::array(len as usize, size_of::<usize>(), Commit::Whole)?;
         Ok(ProgArray {
-            slots: slots.into(),
+            slots,
+            len,
+            filled: AtomicU32::new(0),
         })
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> Option<&AtomicPtr<Entry>> {
+        if index >= self.len {
+            return None;
+        }
+        let at = self.slots.at(index as usize * size_of::<usize>());
+        // SAFETY: one aligned pointer, as the index was tested; zeros are null.
+        Some(unsafe { AtomicPtr::from_ptr(at.as_ptr().cast()) })
+    }
+
+    #[inline]
+    fn entry<'g>(&self, index: u32, _guard: &'g Guard) -> Option<&'g Entry> {
+        // SAFETY: slots hold null or a boxed entry, and an entry that leaves its slot is
+        // destroyed only after this guard.
+        unsafe { self.slot(index)?.load(Acquire).as_ref() }
     }
 
     /// The program in slot `index`, as long as the guard is held.
     #[inline]
     pub fn get<'g>(&self, index: u32, guard: &'g Guard) -> Option<&'g Object> {
-        let slot = self.slots.get(index as usize)?;
-        // SAFETY: an entry that leaves its slot is destroyed only after this guard.
-        unsafe { slot.load(Acquire, guard).as_ref() }.map(|entry| &entry.object)
+        self.entry(index, guard).map(|entry| &entry.object)
     }
 
     /// Number of slots.
     pub fn entries(&self) -> u32 {
-        self.slots.len() as u32
+        self.len
     }
 
     /// Puts a program into a slot; the host reads `id` back.
@@ -51,7 +68,11 @@ impl ProgArray {
     /// # Errors
     /// `E2BIG` for a slot that is not there.
     pub fn set(&self, index: u32, object: Object, id: u32) -> Result<(), Errno> {
-        self.swap(index, Some(Entry { object, id })).map(drop)
+        let slot = self.slot(index).ok_or(Errno::E2BIG)?;
+        self.filled.fetch_max(index + 1, Relaxed);
+        let entry = Box::new(Entry { object, id });
+        drop_later(slot.swap(Box::into_raw(entry), AcqRel));
+        Ok(())
     }
 
     /// Empties a slot.
@@ -59,28 +80,25 @@ impl ProgArray {
     /// # Errors
     /// `E2BIG` for a slot that is not there, `ENOENT` for an empty one.
     pub fn clear(&self, index: u32) -> Result<(), Errno> {
-        if self.swap(index, None)? {
+        let slot = self.slot(index).ok_or(Errno::E2BIG)?;
+        if drop_later(slot.swap(null_mut(), AcqRel)) {
             Ok(())
         } else {
             Err(Errno::ENOENT)
         }
     }
+}
 
-    /// Replaces an entry; says whether there was one.
-    fn swap(&self, index: u32, entry: Option<Entry>) -> Result<bool, Errno> {
-        let slot = self.slots.get(index as usize).ok_or(Errno::E2BIG)?;
-        let guard = crate::pin();
-        let old = match entry {
-            Some(entry) => slot.swap(Owned::new(entry), AcqRel, &guard),
-            None => slot.swap(crossbeam_epoch::Shared::null(), AcqRel, &guard),
-        };
-        if old.is_null() {
-            return Ok(false);
-        }
-        // SAFETY: no new reader can reach what the swap took out.
-        unsafe { guard.defer_destroy(old) };
-        Ok(true)
+/// Destroys what came out of a slot once no thread can still look at it; says whether
+/// there was anything.
+fn drop_later(entry: *mut Entry) -> bool {
+    if entry.is_null() {
+        return false;
     }
+    // SAFETY: `set` boxed it, and the swap that took it out made this the only owner.
+    let entry = unsafe { Box::from_raw(entry) };
+    crate::pin().defer(move || drop(entry));
+    true
 }
 
 impl Ops for ProgArray {
@@ -99,11 +117,9 @@ impl Ops for ProgArray {
 
     fn read(&self, key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), Errno> {
         let guard = crate::pin();
-        let slot = index(key)
-            .and_then(|i| self.slots.get(i as usize))
+        let entry = index(key)
+            .and_then(|i| self.entry(i, &guard))
             .ok_or(Errno::ENOENT)?;
-        // SAFETY: as in `get`.
-        let entry = unsafe { slot.load(Acquire, &guard).as_ref() }.ok_or(Errno::ENOENT)?;
         out.get_mut(..4)
             .ok_or(Errno::EINVAL)?
             .copy_from_slice(&entry.id.to_ne_bytes());
@@ -113,9 +129,10 @@ impl Ops for ProgArray {
 
 impl Drop for ProgArray {
     fn drop(&mut self) {
-        for slot in &mut self.slots {
-            // SAFETY: nobody shares the map any more.
-            drop(unsafe { std::mem::replace(slot, Atomic::null()).try_into_owned() });
+        for index in 0..*self.filled.get_mut() {
+            if let Some(slot) = self.slot(index) {
+                drop_later(slot.swap(null_mut(), AcqRel));
+            }
         }
     }
 }

@@ -73,6 +73,11 @@ pub(crate) trait Ops: Send + Sync {
         Vec::new()
     }
 
+    /// Key of the element, and start of its value, that holds the byte at `addr`.
+    fn element_at(&self, _addr: u64) -> Option<(Box<[u8]>, u64)> {
+        None
+    }
+
     /// Which batch operations there are.
     fn batch(&self) -> BatchOps {
         BatchOps::NONE

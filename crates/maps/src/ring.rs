@@ -479,10 +479,8 @@ impl Iterator for Drain<'_> {
         self.position = self.position.wrapping_add(step);
         self.taken += 1;
         // SAFETY: the sample lies in the doubled data.
-        Some(Sample {
-            data: unsafe { at.add(BPF_RINGBUF_HDR_SZ as usize) },
-            len,
-        })
+        let data = unsafe { at.add(BPF_RINGBUF_HDR_SZ as usize) };
+        Some(Sample { data, len })
     }
 }
 

@@ -262,3 +262,24 @@ fn locks_and_special_fields_stay() {
     let lru = MapParams::new(MapType::LruHash, 4, 32, 4).with_fields(fields);
     assert_eq!(Map::create(lru).err(), Some(Errno::EOPNOTSUPP));
 }
+
+#[test]
+fn addresses_lead_back_to_elements() {
+    for (t, size) in [
+        (MapType::Array, 4),
+        (MapType::Hash, 4),
+        (MapType::LruHash, 4),
+    ] {
+        let m = map(t, size, 12, 50);
+        for i in 0..40u32 {
+            m.update(0, &i.to_ne_bytes(), &[1; 12], 0).unwrap();
+        }
+        for i in 0..40u32 {
+            let at = m.lookup(0, &i.to_ne_bytes()).unwrap().addr().get() as u64;
+            let found = (Box::from(i.to_ne_bytes()), at);
+            assert_eq!(m.element_at(at + 11), Some(found));
+            assert_eq!(m.element_at(at + 12), None);
+        }
+        assert_eq!(m.element_at(0), None);
+    }
+}

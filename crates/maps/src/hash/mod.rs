@@ -55,7 +55,7 @@ struct Block {
 
 /// Where free elements come from.
 enum Recycler {
-    Free(FreeElements),
+    Free(Box<FreeElements>),
     Lru(Lru),
 }
 
@@ -222,7 +222,7 @@ impl HashMap {
             recycler: if lru {
                 Recycler::Lru(Lru::new(entries, p.cpus, own_lists))
             } else {
-                Recycler::Free(FreeElements::new(entries, p.cpus))
+                Recycler::Free(Box::new(FreeElements::new(entries, p.cpus)))
             },
             layout,
             percpu,
@@ -567,6 +567,17 @@ impl Ops for HashMap {
         }
     }
 
+    fn element_at(&self, addr: u64) -> Option<(Box<[u8]>, u64)> {
+        let region = *self.regions().first()?;
+        let index = region.index_of(addr)?;
+        let mut key = vec![0; self.elements.key_size];
+        self.elements.read_key(index as u32, &mut key);
+        Some((
+            key.into(),
+            region.base + region.offset + index * region.stride,
+        ))
+    }
+
     fn batch(&self) -> BatchOps {
         BatchOps::HASH
     }
@@ -643,7 +654,7 @@ mod tests {
     /// overflow. Random keys would fill 1 to 2 % more lines than there are buckets.
     #[test]
     fn patterned_keys_spread() {
-        let n = 100_000u32;
+        let n = 20_000u32;
         for size in [4usize, 6, 8, 12, 13, 16, 20, 40] {
             for shift in [0, 8, 16] {
                 for at in [0, size - 4] {

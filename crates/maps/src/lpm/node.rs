@@ -115,14 +115,14 @@ impl<'a> Node<'a> {
 
     #[inline(always)]
     fn w32(self, offset: usize) -> &'a AtomicU32 {
-        debug_assert!(offset + 4 <= SPAN_MAX && offset % 4 == 0);
+        debug_assert!(offset + 4 <= SPAN_MAX && offset.is_multiple_of(4));
         // SAFETY: by the contract of `at`; offsets are multiples of 4 below `SPAN_MAX`.
         unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
     #[inline(always)]
     fn w64(self, offset: usize) -> &'a AtomicU64 {
-        debug_assert!(offset + 8 <= SPAN_MAX && offset % 8 == 0);
+        debug_assert!(offset + 8 <= SPAN_MAX && offset.is_multiple_of(8));
         // SAFETY: by the contract of `at`; offsets are multiples of 8 below `SPAN_MAX`.
         unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
