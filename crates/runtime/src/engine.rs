@@ -119,9 +119,6 @@ pub enum LoadErrorKind {
     /// A jump or call to a place that holds no instruction.
     #[error("jump to {0}, which is no instruction of the program")]
     Target(i64),
-    /// R10 is read-only.
-    #[error("frame pointer is read only")]
-    FramePointer,
     /// A program without instructions.
     #[error("the program is empty")]
     Empty,

@@ -76,8 +76,9 @@ pub enum FaultKind {
     /// The instruction after the last one.
     #[error("execution ran past the last instruction")]
     PastEnd,
-    /// An instruction whose CO-RE relocation or weak symbol has no target.
-    #[error("reached an instruction that has no target here: {0}")]
+    /// An instruction whose CO-RE relocation or weak symbol has no target, or one that
+    /// writes the frame pointer; verified programs have such only where they never come.
+    #[error("reached an instruction that cannot run: {0}")]
     Poisoned(String),
     /// A helper or callback was given something that is no function of the program.
     #[error("{0:#x} is not a function of the program")]

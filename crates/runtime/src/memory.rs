@@ -167,11 +167,18 @@ impl Spans {
         let Some(slack) = found.region.len.checked_sub(bytes) else {
             return;
         };
-        let Some(entry) = self.tables.get_mut(table).and_then(|t| t.get_mut(index % SPANS)) else {
+        let Some(entry) = self
+            .tables
+            .get_mut(table)
+            .and_then(|t| t.get_mut(index % SPANS))
+        else {
             return;
         };
         if !found.translated {
-            *entry = Span { start: found.region.start, slack };
+            *entry = Span {
+                start: found.region.start,
+                slack,
+            };
             self.used[table] |= 1 << (index % SPANS);
         }
     }
@@ -334,18 +341,21 @@ impl Memory {
     }
 
     /// The kernel adds the lower half of any arena pointer to the arena's base. Pages that
-    /// were not allocated read as zero and take no writes.
+    /// were not allocated, and the guards around the 4 GiB from there, read as zero and take
+    /// no writes.
     fn find_in_arena(&self, address: u64, size: u64) -> Option<Found> {
         const PAGE: u64 = 4096;
+        const WINDOW: u64 = 1 << 32;
+        const GUARD: u64 = 1 << 16;
         let arena = self.arena.as_ref()?.as_arena()?;
         let base = arena.base().as_ptr().expose_provenance() as u64;
-        let high = address >> 32;
-        if high != 0 && high != base >> 32 && high != arena.user_start() >> 32 {
-            return None;
-        }
-        let low = address as u32;
+        // The upper halves that an arena pointer may have.
+        let low = [base, 0, arena.user_start() & !(WINDOW - 1)]
+            .map(|start| address.wrapping_sub(start))
+            .into_iter()
+            .find(|low| low.wrapping_add(GUARD) < WINDOW + 2 * GUARD)?;
         let kind = RegionKind::Arena;
-        if !arena.is_present(low, size as u32) {
+        if low >= WINDOW || !arena.is_present(low as u32, size as u32) {
             self.scratch.store(0, Ordering::Relaxed);
             let host = self.scratch.as_ptr().expose_provenance() as u64;
             let region = Region {
@@ -360,7 +370,7 @@ impl Memory {
                 translated: true,
             });
         }
-        let host = base + u64::from(low);
+        let host = base + low;
         let start = host & !(PAGE - 1);
         let len = (host + size).next_multiple_of(PAGE) - start;
         let region = Region {

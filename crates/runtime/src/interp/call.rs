@@ -284,7 +284,7 @@ impl Instruction for PastEnd {
     }
 }
 
-/// An instruction without a target.
+/// An instruction that cannot run; see [`Slot::Poison`](crate::resolve::Slot::Poison).
 pub(super) struct Poison;
 
 impl Instruction for Poison {
