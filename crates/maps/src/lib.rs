@@ -8,6 +8,19 @@
 //! Whoever runs programs holds a guard ([`pin`]) over each run or batch of runs: what
 //! programs may still look at is not given back before.
 //!
+//! ```
+//! use bpfkit_maps::{Map, MapParams};
+//! use bpfkit_spec::MapType;
+//!
+//! let counts = Map::create(MapParams::new(MapType::Hash, 4, 8, 1024)).unwrap();
+//! let key = 7u32.to_ne_bytes();
+//! counts.write(&key, &1u64.to_ne_bytes(), 0).unwrap();
+//! // What a program on CPU 0 gets: an address.
+//! let value = counts.lookup(0, &key).unwrap();
+//! assert!(counts.value_regions()[0].contains(value.addr().get() as u64, 8));
+//! assert_eq!(counts.read(&key).unwrap(), 1u64.to_ne_bytes());
+//! ```
+//!
 //! `unsafe` is confined to memory: regions (`mem`), value bytes (`value`), and the
 //! structures that readers walk without locks.
 

@@ -840,3 +840,248 @@ fn creation_is_refused_alike() {
         }
     });
 }
+
+/// A BTF with an `int` (type 1) and an array of `size` chars (type 3).
+fn load_btf(size: u32) -> i32 {
+    let types: [u32; 14] = [
+        1,
+        1 << 24,
+        4,
+        1 << 24 | 32, // int, signed, 32 bits
+        5,
+        1 << 24,
+        1,
+        8, // char
+        0,
+        3 << 24,
+        0,
+        2,
+        1,
+        size, // char[size]
+    ];
+    let strings = b"\0int\0char\0";
+    let mut blob = vec![0x9f, 0xeb, 1, 0];
+    for word in [
+        24,
+        0,
+        size_of_val(&types) as u32,
+        size_of_val(&types) as u32,
+        strings.len() as u32,
+    ]
+    .into_iter()
+    .chain(types)
+    {
+        blob.extend_from_slice(&word.to_ne_bytes());
+    }
+    blob.extend_from_slice(strings);
+    Attr::new()
+        .u64(0, ptr(&blob))
+        .u32(16, blob.len() as u32)
+        .call(18)
+        .unwrap()
+}
+
+#[test]
+fn socket_storage_answers_alike() {
+    in_child("socket_storage_answers_alike", || {
+        use std::os::fd::AsRawFd;
+        if !permitted() {
+            return;
+        }
+        let create = |p: &MapParams| {
+            let btf = load_btf(p.value_size.max(1));
+            let fd = Attr::new()
+                .u32(0, p.map_type as u32)
+                .u32(4, p.key_size)
+                .u32(8, p.value_size)
+                .u32(12, p.max_entries)
+                .u32(16, p.flags)
+                .u32(48, btf as u32)
+                .u32(52, 1)
+                .u32(56, 3)
+                .call(0);
+            // SAFETY: our descriptor.
+            unsafe { libc::close(btf) };
+            let (key_size, value_size) = (p.key_size as usize, p.value_size as usize);
+            fd.map(|fd| KernelMap {
+                fd,
+                key_size,
+                value_size,
+            })
+        };
+        let base = MapParams::new(MapType::SkStorage, 4, 12, 0).with_flags(BPF_F_NO_PREALLOC);
+        for t in [
+            MapType::SkStorage,
+            MapType::TaskStorage,
+            MapType::InodeStorage,
+            MapType::CgrpStorage,
+        ] {
+            let base = MapParams {
+                map_type: t,
+                ..base.clone()
+            };
+            if let Err(e) = create(&base) {
+                println!("skipped: the kernel makes no {} ({e})", t.name());
+                continue;
+            }
+            let mut tries = vec![];
+            for flags in [
+                0,
+                1,
+                1 | BPF_F_CLONE,
+                BPF_F_CLONE,
+                1 | BPF_F_RDONLY,
+                1 | BPF_F_ZERO_SEED,
+            ] {
+                tries.push(base.clone().with_flags(flags));
+            }
+            for value_size in [0, 1, 100, 65407, 65408, 65535, 65536] {
+                tries.push(MapParams {
+                    value_size,
+                    ..base.clone()
+                });
+            }
+            for key_size in [0, 8] {
+                tries.push(MapParams {
+                    key_size,
+                    ..base.clone()
+                });
+            }
+            tries.push(MapParams {
+                max_entries: 1,
+                ..base.clone()
+            });
+            for p in tries {
+                assert_eq!(
+                    Map::create(p.clone()).map(drop),
+                    create(&p).map(drop),
+                    "{p:?}"
+                );
+            }
+        }
+        let kernel = create(&base).unwrap();
+        let ours = Map::create(base).unwrap();
+        let sockets: Vec<_> = (0..4)
+            .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let mut rng = Random(5);
+        for step in 0..1000 {
+            let key = rng.pick(&sockets.iter().map(|s| s.as_raw_fd()).collect::<Vec<_>>());
+            let key = key.to_ne_bytes();
+            let value: Vec<u8> = (0..12).map(|_| rng.below(256) as u8).collect();
+            let flags = rng.pick(&[0, 0, 0, 1, 2, 3, 4, 8]);
+            let what = format!("{step} {key:?} {flags}");
+            match rng.below(4) {
+                0 | 1 => assert_eq!(
+                    ours.write(&key, &value, flags),
+                    kernel.write(&key, &value, flags),
+                    "{what}"
+                ),
+                2 => assert_eq!(ours.remove(&key), kernel.remove(&key), "{what}"),
+                _ => assert_eq!(ours.read(&key), kernel.read(&key, 0), "{what}"),
+            }
+        }
+        let key = sockets[0].as_raw_fd().to_ne_bytes();
+        assert_eq!(ours.take(&key, 0), kernel.take(&key, 0));
+        assert_eq!(ours.next_key(None), kernel.next_key(None));
+        assert_eq!(ours.next_key(Some(&key)), kernel.next_key(Some(&key)));
+    });
+}
+
+#[test]
+fn attached_storage_answers_alike() {
+    in_child("attached_storage_answers_alike", || {
+        if !permitted() {
+            return;
+        }
+        for t in [MapType::CgroupStorage, MapType::PercpuCgroupStorage] {
+            for size in [8u32, 16] {
+                let p = MapParams::new(t, size, 8, 0).with_cpus(possible_cpus());
+                let Ok(mut kernel) = KernelMap::create(&p, 0) else {
+                    println!("skipped: the kernel makes no {}", t.name());
+                    continue;
+                };
+                let ours = Map::create(p).unwrap();
+                kernel.value_size = ours.host_value_size();
+                let key = vec![1; size as usize];
+                for flags in [0, 1, 2, 3, 4, 6, 8] {
+                    let value = vec![0; kernel.value_size];
+                    let (a, b) = (
+                        ours.write(&key, &value, flags),
+                        kernel.write(&key, &value, flags),
+                    );
+                    assert_eq!(a, b, "{t:?} {flags}");
+                }
+                assert_eq!(ours.read(&key), kernel.read(&key, 0), "{t:?}");
+                assert_eq!(ours.remove(&key), kernel.remove(&key), "{t:?}");
+                assert_eq!(ours.take(&key, 0), kernel.take(&key, 0), "{t:?}");
+                assert_eq!(ours.next_key(None), kernel.next_key(None), "{t:?}");
+                assert_eq!(
+                    ours.next_key(Some(&key)),
+                    kernel.next_key(Some(&key)),
+                    "{t:?}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn socket_maps_answer_alike() {
+    in_child("socket_maps_answer_alike", || {
+        use std::os::fd::AsRawFd;
+        if !permitted() {
+            return;
+        }
+        let sockets: Vec<_> = (0..3)
+            .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
+            .collect();
+        for t in [MapType::Sockmap, MapType::Sockhash] {
+            for value_size in [4, 8] {
+                let p = MapParams::new(t, 4, value_size, 3);
+                let Ok(kernel) = KernelMap::create(&p, 0) else {
+                    println!("skipped: the kernel makes no {}", t.name());
+                    continue;
+                };
+                let ours = Map::create(p).unwrap();
+                let mut rng = Random(5);
+                for step in 0..500 {
+                    let key = rng.below(5).to_ne_bytes();
+                    let fd = rng.pick(&sockets.iter().map(|s| s.as_raw_fd()).collect::<Vec<_>>());
+                    let mut value = fd.to_ne_bytes().to_vec();
+                    value.resize(value_size as usize, 0);
+                    let flags = rng.pick(&[0, 0, 0, 1, 2, 3, 4, 8]);
+                    let what = format!("{t:?} {step} {key:?} {flags}");
+                    match rng.below(4) {
+                        0 | 1 => assert_eq!(
+                            ours.write(&key, &value, flags),
+                            kernel.write(&key, &value, flags),
+                            "{what}"
+                        ),
+                        2 => assert_eq!(ours.remove(&key), kernel.remove(&key), "{what}"),
+                        // The kernel gives a cookie of its own.
+                        _ => assert_eq!(
+                            ours.read(&key).map(drop),
+                            kernel.read(&key, 0).map(drop),
+                            "{what}"
+                        ),
+                    }
+                    if t == MapType::Sockmap {
+                        assert_eq!(
+                            ours.next_key(Some(&key)),
+                            kernel.next_key(Some(&key)),
+                            "{what}"
+                        );
+                    }
+                }
+                let key = [0; 4];
+                assert_eq!(ours.take(&key, 0), kernel.take(&key, 0), "{t:?}");
+                let (_, _, result) = kernel.batch(24, 3);
+                match ours.lookup_batch(None, 3, 0) {
+                    Ok(_) => assert!(matches!(result, Ok(()) | Err(Errno::ENOENT))),
+                    Err(e) => assert_eq!(Err(e), result, "{t:?}"),
+                }
+            }
+        }
+    });
+}

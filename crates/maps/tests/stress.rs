@@ -281,7 +281,8 @@ fn ring_loses_nothing_that_it_accepted() {
 fn inner_maps_live_as_long_as_guards() {
     let inner = MapParams::new(MapType::Array, 4, 8, 4);
     for t in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
-        let params = MapParams::new(t, 4, 4, 4)
+        // As in the kernel, an element on its way out may be missing for a moment.
+        let params = MapParams::new(t, 4, 4, 64)
             .with_inner(inner.clone())
             .with_cpus(THREADS);
         let m = Map::create(params).unwrap();
