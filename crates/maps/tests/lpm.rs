@@ -200,14 +200,14 @@ fn compare(size: usize, max: usize, cases: u32) {
 #[test]
 fn short_keys_match_the_model() {
     compare(1, 20, 100);
-    compare(5, 100, 60);
+    compare(5, 100, 40);
 }
 
 #[test]
 fn addresses_match_the_model() {
-    compare(4, 100, 200);
-    compare(8, 100, 60);
-    compare(16, 1000, 60);
+    compare(4, 100, 100);
+    compare(8, 100, 40);
+    compare(16, 1000, 30);
 }
 
 #[test]
