@@ -143,6 +143,17 @@ pub enum RefTarget {
     },
     /// A subprogram of this program, by index (call or function pointer).
     Subprogram(u32),
+    /// A CO-RE relocation that has not been applied, as there was no target BTF: the
+    /// instruction holds what the object's own types say, and is not final. The fields are
+    /// those of `struct bpf_core_relo`.
+    Core {
+        /// Root type in the object's BTF.
+        type_id: u32,
+        /// Accessor string, as offset in the string section of the object's BTF.
+        access_str_off: u32,
+        /// `enum bpf_core_relo_kind`.
+        kind: u32,
+    },
     /// An instruction turned into an impossible call because its CO-RE relocation, weak
     /// function or map has no target; reaching it is an error.
     Poison {

@@ -70,7 +70,7 @@ fn check(program: &Program, maps: usize) {
                 };
                 assert!(insn.imm >= base && insn.imm < base + 1_000_000);
             }
-            RefTarget::Kfunc { .. } | RefTarget::Ksym { .. } => {}
+            RefTarget::Kfunc { .. } | RefTarget::Ksym { .. } | RefTarget::Core { .. } => {}
         }
     }
     // Every call of a subprogram has been put right.

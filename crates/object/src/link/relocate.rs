@@ -30,6 +30,16 @@ impl Image<'_, '_> {
     ) -> Result<(), ObjectError> {
         let object = self.linker.object;
         let Some(core) = &mut self.linker.core else {
+            self.refs
+                .extend(object.ext.core(function).iter().map(|(_, relo)| InsnRef {
+                    // Inside the function: that is how the records were cut out.
+                    insn: start + (relo.insn_off / 8).saturating_sub(function.start),
+                    target: RefTarget::Core {
+                        type_id: relo.type_id,
+                        access_str_off: relo.access_str_off,
+                        kind: relo.kind,
+                    },
+                }));
             return Ok(());
         };
         let name = object.function_name(function);

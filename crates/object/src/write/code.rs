@@ -172,7 +172,7 @@ impl<'a> Symbols<'a> {
                 }
                 Ok(None)
             }
-            Some(RefTarget::Poison { .. }) => Ok(None),
+            Some(RefTarget::Poison { .. } | RefTarget::Core { .. }) => Ok(None),
             Some(RefTarget::Map(map)) if wide => {
                 let (symbol, offset) = self
                     .map(*map as usize, first.src, second.imm)

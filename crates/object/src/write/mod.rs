@@ -3,8 +3,9 @@
 //! A program's own instructions take the place of those in its section. Its subprograms
 //! become functions of their own at the end of `.text`, named after the program, since
 //! other programs may go on calling the original ones. References become relocations
-//! again, so that the result is linked like any other object; CO-RE relocations of what
-//! is replaced have been applied and are gone.
+//! again, so that the result is linked like any other object. CO-RE relocations are kept
+//! where the program was linked without a target; else they have been applied and are
+//! gone.
 
 mod code;
 mod file;
@@ -15,7 +16,7 @@ use rustc_hash::FxHashMap;
 use crate::elf::Relocation;
 use crate::error::{ErrorKind, ObjectError};
 use crate::functions::{Function, SLOT};
-use crate::model::Program;
+use crate::model::{Program, RefTarget};
 use crate::object::Object;
 use code::Symbols;
 use file::File;
@@ -300,6 +301,10 @@ impl<'a> Writer<'a> {
                     .or_insert(offset);
             }
         }
+        let names: FxHashMap<usize, u32> = (ext.func_info.sections.iter().map(|s| s.name_off))
+            .chain(ext.line_info.sections.iter().map(|s| s.name_off))
+            .filter_map(|name_off| Some((section_of(name_off)?, name_off)))
+            .collect();
         let new_offset = |section: usize, offset: u32| {
             u32::try_from(self.moved(section, u64::from(offset))?).ok()
         };
@@ -334,32 +339,49 @@ impl<'a> Writer<'a> {
                     None => None,
                 };
                 let Some((section, at)) = place else { continue };
+                let name_off = names.get(&section).copied();
+                let mut add = Adder {
+                    section,
+                    name_off,
+                    section_of: &section_of,
+                };
                 if i > 0 && sub.type_id != 0 {
                     let record = FuncInfo {
                         insn_off: at,
                         type_id: sub.type_id,
                     };
-                    add_records(&mut ext.func_info, section, section_of, [record]);
+                    add.to(&mut ext.func_info, [record]);
                 }
                 let range = sub.start..sub.start.saturating_add(len_of(r.program, i));
+                let offset = |insn: u32| at.saturating_add((insn - sub.start).saturating_mul(8));
                 let lines = r.program.lines.iter().filter(|l| range.contains(&l.insn));
                 let lines = lines.map(|l| LineInfo {
-                    insn_off: at.saturating_add((l.insn - sub.start).saturating_mul(8)),
+                    insn_off: offset(l.insn),
                     file_name_off: strings.get(&*l.file).copied().unwrap_or(0),
                     line_off: strings.get(&*l.text).copied().unwrap_or(0),
                     line_col: l.line << 10 | l.column & 0x3ff,
                 });
-                add_records(&mut ext.line_info, section, section_of, lines);
+                add.to(&mut ext.line_info, lines);
+                let core = r.program.refs.iter().filter(|r| range.contains(&r.insn));
+                let core = core.filter_map(|r| match r.target {
+                    RefTarget::Core {
+                        type_id,
+                        access_str_off,
+                        kind,
+                    } => Some(CoreRelo {
+                        insn_off: offset(r.insn),
+                        type_id,
+                        access_str_off,
+                        kind,
+                    }),
+                    _ => None,
+                });
+                add.to(&mut ext.core_relo, core);
             }
         }
-        ext.func_info
-            .sections
-            .iter_mut()
-            .for_each(|s| s.records.sort_by_key(|r| r.insn_off));
-        ext.line_info
-            .sections
-            .iter_mut()
-            .for_each(|s| s.records.sort_by_key(|r| r.insn_off));
+        sort_records(&mut ext.func_info, |r| r.insn_off);
+        sort_records(&mut ext.line_info, |r| r.insn_off);
+        sort_records(&mut ext.core_relo, |r| r.insn_off);
         self.file.set_data(index, ext.to_bytes());
         // Places in strings and code that nobody reads from there.
         for (i, s) in elf.sections.iter().enumerate() {
@@ -457,18 +479,37 @@ fn move_records<R: Copy>(
     }
 }
 
-/// Adds records to those of a section, if the table knows the section at all.
-fn add_records<R>(
-    table: &mut Table<R>,
+/// Puts the records of each section in order of their instructions.
+fn sort_records<R>(table: &mut Table<R>, offset: impl Fn(&R) -> u32) {
+    for section in &mut table.sections {
+        section.records.sort_by_key(&offset);
+    }
+}
+
+/// Adds records to those of a section.
+struct Adder<'a, F> {
     section: usize,
-    section_of: impl Fn(u32) -> Option<usize>,
-    records: impl IntoIterator<Item = R>,
-) {
-    let found = table
-        .sections
-        .iter_mut()
-        .find(|s| section_of(s.name_off) == Some(section));
-    if let Some(TableSection { records: all, .. }) = found {
-        all.extend(records);
+    /// The section's name in the string section of the BTF.
+    name_off: Option<u32>,
+    section_of: &'a F,
+}
+
+impl<F: Fn(u32) -> Option<usize>> Adder<'_, F> {
+    fn to<R>(&mut self, table: &mut Table<R>, records: impl IntoIterator<Item = R>) {
+        let mut records = records.into_iter().peekable();
+        if records.peek().is_none() {
+            return;
+        }
+        let own = |s: &&mut TableSection<R>| (self.section_of)(s.name_off) == Some(self.section);
+        match (table.sections.iter_mut().find(own), self.name_off) {
+            (Some(section), _) => section.records.extend(records),
+            (None, Some(name_off)) => table.sections.push(TableSection {
+                name_off,
+                records: records.collect(),
+                extra: Vec::new(),
+            }),
+            // No table knows the section: it had no information before.
+            (None, None) => {}
+        }
     }
 }
