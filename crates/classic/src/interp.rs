@@ -56,13 +56,12 @@ pub struct Packet<'a> {
 
 /// The packet's bytes at an offset as a big-endian number.
 fn load(data: &[u8], at: u64, size: Size) -> Option<u32> {
-    let at = usize::try_from(at).ok()?;
-    let bytes = data.get(at..at.checked_add(size.bytes() as usize)?)?;
-    Some(
-        bytes
-            .iter()
-            .fold(0, |value, &byte| value << 8 | u32::from(byte)),
-    )
+    let rest = data.get(usize::try_from(at).ok()?..)?;
+    Some(match size {
+        Size::B => (*rest.first()?).into(),
+        Size::H => u16::from_be_bytes(*rest.first_chunk()?).into(),
+        Size::W => u32::from_be_bytes(*rest.first_chunk()?),
+    })
 }
 
 impl Packet<'_> {

@@ -2,6 +2,7 @@
 //! text syntaxes read it.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use crate::ancillary::Ancillary;
 use crate::insn::{Insn, code::*};
@@ -161,9 +162,21 @@ impl fmt::Display for UnknownCode {
 
 impl std::error::Error for UnknownCode {}
 
+/// Rows by opcode.
+static BY_CODE: LazyLock<[Option<&'static Row>; 256]> = LazyLock::new(|| {
+    let mut rows = [None; 256];
+    for row in TABLE {
+        // Every opcode in the table is below 256, as a test checks.
+        if let Some(slot) = rows.get_mut(usize::from(row.code)) {
+            *slot = Some(row);
+        }
+    }
+    rows
+});
+
 /// The row of an opcode.
 pub fn row_of(code: u16) -> Option<&'static Row> {
-    TABLE.iter().find(|row| row.code == code)
+    BY_CODE.get(usize::from(code)).copied().flatten()
 }
 
 impl Op {

@@ -1,18 +1,26 @@
 //! From [`Op`] to slots.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::insn::{Insn, Reg};
 use crate::op::{AtomicOp, Call, Imm64, Op, Operand, Source};
 use crate::table::{self, Field, Form, Row};
 
-/// Rows by form and by whether the last operand is a register.
-static BY_FORM: LazyLock<HashMap<(Form, bool), &'static Row>> = LazyLock::new(|| {
-    table::rows()
-        .map(|row| ((row.form, row.src == Field::Reg), row))
-        .collect()
+/// Rows by [`Form::index`] and by whether the last operand is a register.
+static BY_FORM: LazyLock<[[Option<&'static Row>; 2]; Form::COUNT]> = LazyLock::new(|| {
+    let mut rows = [[None; 2]; Form::COUNT];
+    for row in table::rows() {
+        if let Some(index) = row.form.index() {
+            rows[index][usize::from(row.src == Field::Reg)] = Some(row);
+        }
+    }
+    rows
 });
+
+/// The row of a form.
+fn row(form: Form, by_register: bool) -> Option<&'static Row> {
+    BY_FORM.get(form.index()?)?[usize::from(by_register)]
+}
 
 /// The operands of an instruction by the fields they are encoded in.
 #[derive(Default)]
@@ -224,7 +232,7 @@ impl Op {
     /// The table row of this instruction; `None` if a field is outside what its
     /// documentation allows (a 7-bit sign extension, an 8-bit atomic addition, …).
     pub fn row(&self) -> Option<&'static Row> {
-        BY_FORM.get(&(self.parts().0, self.by_register())).copied()
+        row(self.parts().0, self.by_register())
     }
 
     /// The slots of this instruction, the second for `ld_imm64` only.
@@ -233,7 +241,7 @@ impl Op {
     /// instruction. The distance of a jump that is not `wide` is cut to 16 bits.
     pub fn encode(&self) -> (Insn, Option<Insn>) {
         let (form, fields) = self.parts();
-        let Some(row) = BY_FORM.get(&(form, self.by_register())) else {
+        let Some(row) = row(form, self.by_register()) else {
             return (Insn::default(), None);
         };
         let pick = |rule: Field, value: i32| if let Field::Is(v) = rule { v } else { value };

@@ -116,6 +116,53 @@ pub enum Form {
     Exit,
 }
 
+impl Form {
+    /// One more than the largest [`Form::index`].
+    pub(crate) const COUNT: usize = 156;
+
+    /// A number of its own for each form of the table, to look rows up by. `None` for
+    /// widths that no form has.
+    pub(crate) const fn index(self) -> Option<usize> {
+        Some(match self {
+            Form::Alu(op, width) => 2 * op as usize + width as usize,
+            Form::MovSx(width, 8) => 28 + width as usize,
+            Form::MovSx(width, 16) => 30 + width as usize,
+            Form::MovSx(width, 32) => 32 + width as usize,
+            Form::MovSx(..) => return None,
+            Form::Neg(width) => 34 + width as usize,
+            Form::Swap(kind, 16) => 36 + kind as usize,
+            Form::Swap(kind, 32) => 39 + kind as usize,
+            Form::Swap(kind, 64) => 42 + kind as usize,
+            Form::Swap(..) => return None,
+            Form::AddrSpaceCast => 45,
+            Form::MovPercpu => 46,
+            Form::LoadValue => 47,
+            Form::LoadMapFd => 48,
+            Form::LoadMapFdValue => 49,
+            Form::LoadBtfId => 50,
+            Form::LoadFunc => 51,
+            Form::LoadMapIdx => 52,
+            Form::LoadMapIdxValue => 53,
+            Form::Load { size, signed } => 54 + 2 * size as usize + signed as usize,
+            Form::LoadPacket(size) => 62 + size as usize,
+            Form::Store(size) => 66 + size as usize,
+            Form::Atomic { op, size, fetch } => {
+                70 + 8 * op as usize + 2 * size as usize + fetch as usize
+            }
+            Form::LoadAcquire(size) => 118 + size as usize,
+            Form::StoreRelease(size) => 122 + size as usize,
+            Form::Jump { wide } => 126 + wide as usize,
+            Form::JumpIf(cond, width) => 128 + 2 * cond as usize + width as usize,
+            Form::MayGoto => 150,
+            Form::CallHelper => 151,
+            Form::CallLocal => 152,
+            Form::CallKfunc => 153,
+            Form::CallReg => 154,
+            Form::Exit => 155,
+        })
+    }
+}
+
 /// One form of an instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {

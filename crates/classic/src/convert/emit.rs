@@ -316,6 +316,8 @@ pub(super) struct Emitter<'a> {
     needed: Vec<u32>,
     /// For each instruction that a path reaches, the packet length that is certain there.
     known: Vec<Option<u32>>,
+    /// For each instruction, the first one at or after it that is emitted.
+    next: Vec<Option<usize>>,
 }
 
 impl<'a> Emitter<'a> {
@@ -348,8 +350,10 @@ impl<'a> Emitter<'a> {
             live: liveness::before(ops),
             needed: lengths::needed(ops, options.dialect, options.network_offset),
             known: Vec::new(),
+            next: Vec::new(),
         };
         emitter.known = emitter.certain_lengths();
+        emitter.next = emitter.next_emitted();
         Ok(emitter)
     }
 
@@ -406,7 +410,12 @@ impl<'a> Emitter<'a> {
             let next = at + 1;
             match *op {
                 Op::LoadAbs { .. } | Op::LoadXMsh(_) => flow(next, self.checked(at, certain)),
-                Op::LoadInd { size, k } if self.options.dialect == Dialect::Libpcap => {
+                // What such a load says of the length is not said in terms that the
+                // verifier follows, so only programs that it need not see use it.
+                Op::LoadInd { size, k }
+                    if self.options.dialect == Dialect::Libpcap
+                        && self.options.target == Target::Memory =>
+                {
                     flow(next, certain.max(k.saturating_add(size.bytes())));
                 }
                 Op::Jump(k) => flow(jump_target(at, k).unwrap_or(usize::MAX), certain),
@@ -419,6 +428,18 @@ impl<'a> Emitter<'a> {
             }
         }
         again
+    }
+
+    fn next_emitted(&self) -> Vec<Option<usize>> {
+        let mut next = vec![None; self.ops.len()];
+        let mut found = None;
+        for at in (0..self.ops.len()).rev() {
+            if self.known[at].is_some() && !self.hopeless(at) {
+                found = Some(at);
+            }
+            next[at] = found;
+        }
+        next
     }
 
     /// Emits the whole program.
@@ -583,9 +604,7 @@ impl<'a> Emitter<'a> {
 
     /// Whether the first instruction emitted after `at` is that of `to`.
     fn comes_next(&self, at: usize, to: usize) -> bool {
-        let emitted =
-            |i: &usize| self.known.get(*i).is_some_and(Option::is_some) && !self.hopeless(*i);
-        let next = (at + 1..self.ops.len()).find(emitted);
+        let next = self.next.get(at + 1).copied().flatten();
         match self.label(to) {
             Label::Fail => next.is_none(),
             _ => next == Some(to),
