@@ -24,6 +24,10 @@ pub fn computable(op: u8, wide: bool, src: &Range) -> bool {
 
 /// `dst op= src` on scalars; `op` must be [`computable`].
 pub fn apply(op: u8, wide: bool, dst: &mut Range, src: &Range) {
+    if let (true, Some(value)) = (dst.bits.is_const(), fold(op, wide, dst, src)) {
+        *dst = Range::known(value);
+        return;
+    }
     match op {
         code::ADD => add(dst, src),
         code::SUB => sub(dst, src),
@@ -46,6 +50,22 @@ pub fn apply(op: u8, wide: bool, dst: &mut Range, src: &Range) {
         dst.zero_extend32();
     }
     dst.sync();
+}
+
+/// The result on two known numbers, for the operations where bounds and bits agree on it.
+fn fold(op: u8, wide: bool, dst: &Range, src: &Range) -> Option<u64> {
+    if !wide || *dst != Range::known(dst.bits.value) || *src != Range::known(src.bits.value) {
+        return None;
+    }
+    let (a, b) = (dst.bits.value, src.bits.value);
+    Some(match op {
+        code::ADD => a.wrapping_add(b),
+        code::SUB => a.wrapping_sub(b),
+        code::AND => a & b,
+        code::OR => a | b,
+        code::XOR => a ^ b,
+        _ => return None,
+    })
 }
 
 /// `dst += src`, bounds and bits, without letting them sharpen each other.

@@ -131,6 +131,7 @@ impl Checker<'_> {
         }
         if let Some(at) = self.exception_callback {
             self.subs[at].is_callback = true;
+            self.subs[at].is_async_callback = true;
             self.subs[at].is_exception_callback = true;
         }
     }

@@ -68,9 +68,10 @@ impl Backtrack {
 
     /// If one of the linked registers is looked for, all of them are.
     fn spread(&mut self, step: Option<&Step>) {
-        let Some(linked) = step.map(|s| Linked::unpack(s.linked)) else {
+        let Some(step) = step.filter(|s| s.linked != 0) else {
             return;
         };
+        let linked = Linked::unpack(step.linked);
         let wanted = |l: &Link| {
             if l.is_reg {
                 self.regs[l.frame as usize] & (1 << l.at) != 0
@@ -395,11 +396,11 @@ impl Checker<'_> {
                 while rest != 0 {
                     let n = rest.trailing_zeros() as usize;
                     rest &= rest - 1;
-                    let Some(slot) = frame.stack.get_mut(n) else {
+                    let Some(slot) = frame.stack.get(n) else {
                         return Err(Errno::Fault);
                     };
                     if slot.is_scalar_spill() && !slot.reg.precise {
-                        slot.reg.precise = true;
+                        frame.stack[n].reg.precise = true;
                         changed = true;
                     } else {
                         slots &= !(1 << n);

@@ -158,6 +158,15 @@ impl Comparison<'_> {
     }
 
     fn slot(&mut self, o: &Slot, c: Option<&Slot>, unbound: &Reg) -> bool {
+        if self.exact != Exact::No && c.is_none_or(|c| c.bytes != o.bytes) {
+            return false;
+        }
+        if o.bytes == [Byte::Invalid; 8] || (self.allow_uninit && o.bytes == [Byte::Misc; 8]) {
+            return true;
+        }
+        if let Some(c) = c.filter(|c| o.bytes == [Byte::Spill; 8] && c.bytes == o.bytes) {
+            return self.reg(&o.reg, &c.reg);
+        }
         let mut i = 0;
         while i < 8 {
             let (ob, cb) = (o.bytes[i], c.map(|c| c.bytes[i]));
@@ -268,7 +277,7 @@ fn maybe_looping(old: &State, cur: &State) -> bool {
 /// Whether an iterator advanced between two states.
 fn iterators_advanced(old: &State, cur: &State) -> bool {
     old.frames().iter().zip(cur.frames()).any(|(old, cur)| {
-        old.stack.iter().zip(&cur.stack).any(|(o, c)| {
+        old.stack.iter().zip(cur.stack.iter()).any(|(o, c)| {
             o.bytes[0] == Byte::Iter
                 && o.reg.iter_state() == IterState::Active
                 && o.reg.iter_depth() != c.reg.iter_depth()
@@ -313,10 +322,13 @@ impl Checker<'_> {
                 for n in (0..FP).filter(|n| regs & (1 << n) == 0) {
                     frame.regs[n] = Reg::not_init(precise);
                 }
-                for (n, slot) in frame.stack.iter_mut().enumerate() {
-                    if slots & (1 << n) == 0 {
-                        *slot = Slot::EMPTY;
-                        slot.reg = Reg::not_init(precise);
+                for n in 0..frame.stack.len() {
+                    let cleared = Slot {
+                        reg: Reg::not_init(precise),
+                        ..Slot::EMPTY
+                    };
+                    if slots & (1 << n) == 0 && frame.stack[n] != cleared {
+                        frame.stack[n] = cleared;
                     }
                 }
             }
@@ -529,7 +541,7 @@ impl Checker<'_> {
                 *widen = differs(&fold.regs[n], &fcur.regs[n]);
             }
             let mut slots = 0u64;
-            for (n, (o, c)) in fold.stack.iter().zip(&fcur.stack).enumerate() {
+            for (n, (o, c)) in fold.stack.iter().zip(fcur.stack.iter()).enumerate() {
                 if o.is_spill() && c.is_spill() && differs(&o.reg, &c.reg) {
                     slots |= 1 << n;
                 }

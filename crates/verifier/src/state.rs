@@ -126,13 +126,31 @@ impl RetRange {
 /// Call site of a frame that no instruction called.
 pub const NO_CALLSITE: i32 = -1;
 
+/// The slots of a frame; frames share them until one writes.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Stack(Rc<Vec<Slot>>);
+
+impl std::ops::Deref for Stack {
+    type Target = Vec<Slot>;
+
+    fn deref(&self) -> &Vec<Slot> {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Stack {
+    fn deref_mut(&mut self) -> &mut Vec<Slot> {
+        Rc::make_mut(&mut self.0)
+    }
+}
+
 /// One function on the call stack.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Frame {
     /// R0 to R10.
     pub regs: [Reg; REGS],
     /// Slots from fp-8 downwards, as far as the program reached.
-    pub stack: Vec<Slot>,
+    pub stack: Stack,
     /// Instruction that called, or [`NO_CALLSITE`].
     pub callsite: i32,
     /// Position on the call stack.
@@ -161,7 +179,7 @@ impl Frame {
         regs[FP].frameno = frameno;
         Frame {
             regs,
-            stack: Vec::new(),
+            stack: Stack::default(),
             callsite,
             frameno,
             subprog,
@@ -422,8 +440,9 @@ impl State {
                     change(reg);
                 }
             }
-            for slot in &mut frame.stack {
-                if bytes.contains(&slot.bytes[7]) && matches(&slot.reg) {
+            let fits = |s: &Slot| bytes.contains(&s.bytes[7]) && matches(&s.reg);
+            if frame.stack.iter().any(fits) {
+                for slot in frame.stack.iter_mut().filter(|s| fits(s)) {
                     change(&mut slot.reg);
                 }
             }
@@ -519,8 +538,9 @@ impl State {
             {
                 reg.precise = false;
             }
-            for slot in &mut frame.stack {
-                if slot.is_scalar_spill() {
+            let stale = |s: &Slot| s.is_scalar_spill() && s.reg.precise;
+            if frame.stack.iter().any(stale) {
+                for slot in frame.stack.iter_mut().filter(|s| stale(s)) {
                     slot.reg.precise = false;
                 }
             }
