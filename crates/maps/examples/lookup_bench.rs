@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bpfkit_maps::flags::BPF_F_NO_PREALLOC;
-use bpfkit_maps::{Map, MapParams, pin};
+use bpfkit_maps::{Map, MapParams, Progress, pin};
 use bpfkit_spec::MapType;
 
 const OPS: u32 = 2_000_000;
@@ -67,7 +67,36 @@ fn create(map_type: MapType, key_size: u32, n: u32) -> Arc<Map> {
     Map::create(params).expect("a map within the kernel's limits")
 }
 
+/// Rings, queues and filters: no keys.
+fn keyless() {
+    let ring = Map::create(MapParams::new(MapType::Ringbuf, 0, 0, 1 << 20)).expect("a ring");
+    let ring = ring.as_ring().expect("a ring");
+    let mut sent = 0u32;
+    let output = time(1, false, |i| {
+        ring.output(&u64::from(i).to_ne_bytes(), 0).expect("room");
+        sent += 1;
+        if sent.is_multiple_of(10_000) {
+            ring.consume(|_| Progress::Go);
+        }
+    });
+    println!("{:28} {:>9} {output:>10.1}", "ringbuf output, consumed", "");
+    let queue = Map::create(MapParams::new(MapType::Queue, 0, 8, 100)).expect("a queue");
+    let both = time(1, false, |i| {
+        let mut value = u64::from(i).to_ne_bytes();
+        queue.push(&value, 0).expect("room");
+        queue.pop(&mut value).expect("a value");
+    });
+    println!("{:28} {:>9} {both:>10.1}", "queue push and pop", "");
+    let bloom = MapParams::new(MapType::BloomFilter, 0, 8, 100_000).with_extra(3);
+    let bloom = Map::create(bloom).expect("a filter");
+    let peek = time(100_000, true, |i| {
+        black_box(bloom.peek(&mut u64::from(i).to_ne_bytes())).ok();
+    });
+    println!("{:28} {:>9} {peek:>10.1}", "bloom_filter peek, absent", "");
+}
+
 fn main() {
+    keyless();
     println!(
         "{:28} {:>9} {:>10} {:>10}",
         "ns per operation", "entries", "sequential", "random"

@@ -32,7 +32,10 @@ fn in_child(test: &str, body: impl Fn()) {
         println!("{line}");
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("1 passed") || !output.status.success(), "no test {test}");
+    assert!(
+        text.contains("1 passed") || !output.status.success(),
+        "no test {test}"
+    );
     assert!(output.status.success(), "{text}\n{errors}");
 }
 
