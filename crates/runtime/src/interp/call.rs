@@ -311,6 +311,11 @@ impl Loaded {
         pc: *const Inst,
         window: *mut Window,
     ) -> Result<u64, Trap> {
+        // A callback without a jump would never look.
+        if self.checked && env.fuel < 0 {
+            let limit = env.step_limit;
+            return Err(FaultKind::StepLimit { limit }.into());
+        }
         let outer = std::mem::replace(&mut env.entry, pc.addr());
         let spans: *const Spans = &raw const env.memory.spans;
         // The lifetime is erased on the way through the handlers, which keep nothing.
