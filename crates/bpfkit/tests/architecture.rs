@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "runtime",
         &["isa", "btf", "object", "spec", "maps", "verifier"],
     ),
+    ("jit", &["isa", "object", "runtime"]),
     ("oracle", &["isa", "object", "spec"]),
 ];
 

@@ -1,0 +1,267 @@
+//! The compiler as an [`Engine`].
+
+use std::any::Any;
+use std::sync::{Arc, LazyLock, Weak};
+
+use bpfkit_object::Program;
+use bpfkit_runtime::native::{self, State};
+use bpfkit_runtime::{
+    Args, Code as Source, Context, Engine, Env, Executable, FaultKind, LoadError, LoadErrorKind,
+    LoadOptions, Local, MapSet, Outcome, Trap, Vm,
+};
+
+use crate::callout::Pair;
+use crate::code_memory::{Code, CodeMemory};
+use crate::lower::{Plan, Rules};
+use crate::x86_64::{self, Features};
+
+/// Compiles programs for the processor that it runs on.
+#[derive(Clone)]
+pub struct Jit {
+    memory: Arc<CodeMemory>,
+    rules: Rules,
+    features: Features,
+}
+
+impl Default for Jit {
+    /// With every rule, and code memory shared by all that are made this way.
+    fn default() -> Self {
+        static SHARED: LazyLock<Arc<CodeMemory>> = LazyLock::new(CodeMemory::new);
+        Self::new(Arc::clone(&SHARED), Rules::default(), Features::host())
+    }
+}
+
+impl Jit {
+    /// A compiler with a code memory, rules to follow and processor features to use; what the
+    /// processor does not have is not used.
+    pub fn new(memory: Arc<CodeMemory>, rules: Rules, features: Features) -> Self {
+        let features = Features {
+            bmi2: features.bmi2 && Features::host().bmi2,
+        };
+        Self {
+            memory,
+            rules,
+            features,
+        }
+    }
+
+    /// The machine code of a program, for reading: it runs only where it was loaded.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn compile(
+        &self,
+        code: &Source,
+        maps: &MapSet,
+        options: &LoadOptions<'_>,
+    ) -> Result<Vec<u8>, LoadError> {
+        let plan = Plan::new(
+            code.program(),
+            maps,
+            options,
+            is_checked(code, maps),
+            self.rules,
+        )?;
+        Ok(x86_64::compile(&plan, self.features, 0)?.code)
+    }
+}
+
+/// Arena pointers are 32 bits wide or not, as the compiler pleases; only checked accesses tell.
+fn is_checked(code: &Source, maps: &MapSet) -> bool {
+    matches!(code, Source::Unverified(_)) || maps.arena().is_some()
+}
+
+impl Engine for Jit {
+    fn name(&self) -> &'static str {
+        "jit"
+    }
+
+    fn load(
+        &self,
+        code: Source,
+        maps: &Arc<MapSet>,
+        options: &LoadOptions<'_>,
+    ) -> Result<Arc<dyn Executable>, LoadError> {
+        let checked = is_checked(&code, maps);
+        let program = code.program();
+        let plan = Plan::new(program, maps, options, checked, self.rules)?;
+        let pointer_ids = vec![0; plan.pointers.len()].into_boxed_slice();
+        let base = pointer_ids.as_ptr().addr() as u64;
+        let compiled = x86_64::compile(&plan, self.features, base)?;
+        let code = self
+            .memory
+            .install(&compiled.code)
+            .map_err(|error| LoadError {
+                insn: 0,
+                kind: LoadErrorKind::Engine(format!("no memory for code: {error}")),
+            })?;
+        let starts = plan.functions.iter().map(|f| f.start);
+        let functions = starts.zip(compiled.functions).collect();
+        let steps_after = if checked {
+            plan.steps_after()
+        } else {
+            Box::default()
+        };
+        let pointers = plan.pointers;
+        let (program, maps) = (Arc::clone(program), Arc::clone(maps));
+        Ok(Arc::new_cyclic(|this| Loaded {
+            this: this.clone(),
+            code,
+            enter_function: compiled.enter_function,
+            functions,
+            pointers,
+            pointer_ids,
+            steps_after,
+            program,
+            maps,
+            checked,
+        }))
+    }
+}
+
+/// A compiled program.
+struct Loaded {
+    this: Weak<Loaded>,
+    code: Code,
+    enter_function: Option<u32>,
+    /// First slots of functions with the offsets of their code, sorted.
+    functions: Box<[(u32, u32)]>,
+    /// Slots that function pointers may lead to, sorted.
+    pointers: Vec<u32>,
+    /// The addresses of these bytes stand for them.
+    pointer_ids: Box<[u8]>,
+    /// In checked code, what was counted at the start of a segment and follows each slot.
+    steps_after: Box<[u32]>,
+    program: Arc<Program>,
+    maps: Arc<MapSet>,
+    checked: bool,
+}
+
+type Entry = unsafe extern "C" fn(*mut State, *const Args, u64, usize) -> Pair;
+
+impl Loaded {
+    /// The slot of a function pointer.
+    fn function(&self, pointer: u64) -> Option<u32> {
+        let index = pointer.checked_sub(self.pointer_ids.as_ptr().addr() as u64)?;
+        self.pointers.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// Runs the function at a slot in the open frame with that R10.
+    fn call(&self, env: &mut Env<'_>, slot: u32, frame: u64, args: Args) -> Result<u64, Trap> {
+        let bad = || Trap::from(FaultKind::BadFunction(slot.into()));
+        let (entry, function) = if slot == 0 {
+            (0, 0)
+        } else {
+            let at = self
+                .functions
+                .binary_search_by_key(&slot, |f| f.0)
+                .map_err(|_| bad())?;
+            (self.enter_function.ok_or_else(bad)?, self.functions[at].1)
+        };
+        let start = self.code.start();
+        let state = env.native_state();
+        // SAFETY: `entry` is an offset at which the backend put code of this signature. The
+        // state is the run's; the code reaches `env` through it while this borrow rests. The
+        // code touches memory as `Trusted` or its checks allow.
+        let result = unsafe {
+            (*state).env = std::ptr::from_mut(env).expose_provenance();
+            (*state).fuel = env.fuel();
+            let entry = std::mem::transmute::<*const (), Entry>(std::ptr::with_exposed_provenance(
+                start + entry as usize,
+            ));
+            entry(state, &raw const args, frame, start + function as usize)
+        };
+        // SAFETY: as above.
+        let (fuel, slot) = unsafe { ((*state).fuel, (*state).scratch) };
+        if result.status == 0 {
+            env.set_fuel(fuel);
+            return Ok(result.value);
+        }
+        // The rest of the segment was counted and has not happened.
+        let rest = self.steps_after.get(slot).copied().unwrap_or(0);
+        env.set_fuel(fuel.wrapping_add(rest.into()));
+        Err(env
+            .take_trap()
+            .unwrap_or_else(|| Trap::helper("a trap without a reason")))
+    }
+}
+
+impl Executable for Loaded {
+    fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    fn maps(&self) -> &Arc<MapSet> {
+        &self.maps
+    }
+
+    fn run(&self, vm: &mut Vm, context: &mut dyn Context) -> Outcome {
+        let mut outcome = native::start(vm, self, context, |env, args| {
+            let frame = env.frame();
+            // SAFETY: the first frame is free when a run starts.
+            unsafe { env.open_frame(frame)? };
+            self.call(env, 0, frame, args)
+        });
+        if !self.checked {
+            outcome.steps = 0;
+        }
+        outcome
+    }
+
+    fn local(self: Arc<Self>) -> Option<Arc<dyn Local>> {
+        Some(self)
+    }
+}
+
+impl Local for Loaded {
+    fn shared(&self) -> Option<Arc<dyn Local>> {
+        Some(self.this.upgrade()?)
+    }
+
+    fn trusted(&self) -> bool {
+        !self.checked
+    }
+
+    fn enter(&self, env: &mut Env<'_>, args: Args) -> Result<u64, Trap> {
+        let frame = env.frame();
+        self.call(env, 0, frame, args)
+    }
+
+    fn invoke(&self, env: &mut Env<'_>, function: u64, args: Args) -> Result<u64, Trap> {
+        let slot = self
+            .function(function)
+            .ok_or(FaultKind::BadFunction(function))?;
+        env.in_new_frame(|env, frame| self.call(env, slot, frame, args))
+    }
+
+    fn function_at(&self, insn: u32) -> Option<u64> {
+        let index = self.pointers.binary_search(&insn).ok()?;
+        Some(self.pointer_ids.as_ptr().addr() as u64 + index as u64)
+    }
+
+    fn run_function(
+        &self,
+        vm: &mut Vm,
+        context: &mut dyn Context,
+        function: u64,
+        args: Args,
+    ) -> Outcome {
+        native::start(vm, self, context, |env, _| {
+            let slot = self
+                .function(function)
+                .ok_or(FaultKind::BadFunction(function))?;
+            let frame = env.frame();
+            // SAFETY: the first frame is free when a run starts.
+            unsafe { env.open_frame(frame)? };
+            self.call(env, slot, frame, args)
+        })
+    }
+
+    fn slot_of(&self, position: usize) -> u32 {
+        u32::try_from(position).unwrap_or(0)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,20 @@
+//! Compiles programs to machine code: [`Jit`], an engine beside the interpreter.
+//!
+//! One plan ([`lower`](self)) says what a program needs; a backend turns it into code in a
+//! pass over the instructions and one over the jumps. Trusted programs run without checks;
+//! others are compiled with their accesses checked and their steps counted.
+//!
+//! Code memory is never writable and executable at one address ([`CodeMemory`]).
+
+mod callout;
+mod code_memory;
+mod engine;
+mod lower;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+pub use code_memory::{Code, CodeMemory};
+pub use engine::Jit;
+pub use lower::{Rule, Rules};
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::Features;

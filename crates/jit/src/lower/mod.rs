@@ -1,0 +1,310 @@
+//! The plan that both backends follow: functions, where blocks begin, which registers are
+//! live where, what is known of values.
+
+mod facts;
+mod live;
+mod regs;
+mod rules;
+
+pub(crate) use facts::Zeros;
+pub(crate) use regs::{ARGS as ARG_REGS, Mask, reads, writes};
+pub use rules::{Rule, Rules};
+
+use bpfkit_isa::{Call, Imm64, Op};
+use bpfkit_object::Program;
+use bpfkit_runtime::native::{Resolver, Slot, Value};
+use bpfkit_runtime::{LoadError, LoadErrorKind, LoadOptions, MapSet, TAIL_CALL};
+
+/// A jump leads here.
+const TARGET: u8 = 1;
+/// One from here or below does: a loop begins.
+const LOOP: u8 = 2;
+/// A function begins here.
+const FUNCTION: u8 = 4;
+/// A stretch of code begins that is executed from its first instruction to its last.
+const SEGMENT: u8 = 8;
+
+/// A function of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    /// First slot, and the slot after the last.
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    /// Registers it writes.
+    pub(crate) writes: Mask,
+    /// Whether it calls anything that needs an aligned stack.
+    pub(crate) calls: bool,
+    pub(crate) may_goto: bool,
+}
+
+/// What the whole program needs.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Needs {
+    /// R10, also for calls.
+    pub(crate) frame: bool,
+    /// The state of the run: calls, legacy packet loads.
+    pub(crate) state: bool,
+}
+
+pub(crate) struct Plan<'a> {
+    pub(crate) resolver: Resolver<'a>,
+    pub(crate) checked: bool,
+    pub(crate) rules: Rules,
+    pub(crate) functions: Vec<Function>,
+    /// Slots that function pointers may lead to, sorted.
+    pub(crate) pointers: Vec<u32>,
+    /// Whether main may be called.
+    pub(crate) main_is_called: bool,
+    pub(crate) needs: Needs,
+    /// Upper halves of arena pointers: the program's and the host's.
+    pub(crate) arena: (u64, u64),
+    flags: Vec<u8>,
+    live_out: Vec<Mask>,
+}
+
+impl<'a> Plan<'a> {
+    /// Plans a program.
+    ///
+    /// # Errors
+    /// The first instruction that cannot run.
+    pub(crate) fn new(
+        program: &'a Program,
+        maps: &'a MapSet,
+        options: &'a LoadOptions<'a>,
+        checked: bool,
+        rules: Rules,
+    ) -> Result<Self, LoadError> {
+        let resolver = Resolver::new(program, maps, options)?;
+        let slots = resolver.slots().len();
+        // Callouts pack a slot with eight bits of detail.
+        if slots >= 1 << 24 {
+            return Err(LoadError {
+                insn: 0,
+                kind: LoadErrorKind::TooLong,
+            });
+        }
+        let arena = maps.arena().and_then(|map| {
+            let arena = map.as_arena()?;
+            let high = |address: u64| address & !u64::from(u32::MAX);
+            Some((high(arena.base().as_ptr() as u64), high(arena.user_start())))
+        });
+        let mut plan = Self {
+            resolver,
+            checked,
+            rules,
+            functions: Vec::with_capacity(program.subprograms.len()),
+            pointers: program.subprograms.iter().map(|s| s.start).collect(),
+            main_is_called: false,
+            needs: Needs {
+                frame: checked,
+                state: checked,
+            },
+            arena: arena.unwrap_or_default(),
+            flags: vec![0; slots + 1],
+            live_out: Vec::new(),
+        };
+        plan.pointers.retain(|&slot| (slot as usize) < slots);
+        plan.mark()?;
+        plan.split()?;
+        plan.live_out = live::live_out(&plan);
+        Ok(plan)
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        self.resolver.slots()
+    }
+
+    pub(crate) fn op(&self, slot: usize) -> Option<&Op> {
+        match self.slots().get(slot) {
+            Some(Slot::Op(op)) => Some(op),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_target(&self, slot: usize) -> bool {
+        self.flags[slot] & (TARGET | FUNCTION) != 0
+    }
+
+    pub(crate) fn is_loop(&self, slot: usize) -> bool {
+        self.flags[slot] & LOOP != 0
+    }
+
+    pub(crate) fn is_function(&self, slot: usize) -> bool {
+        self.flags[slot] & FUNCTION != 0
+    }
+
+    /// Registers whose values matter after a slot.
+    pub(crate) fn live_out(&self, slot: usize) -> Mask {
+        self.live_out[slot]
+    }
+
+    /// Registers whose values matter before a slot.
+    pub(crate) fn live_in(&self, slot: usize) -> Mask {
+        live::live_in(self, slot, self.live_out[slot])
+    }
+
+    /// The slot a jump leads to, which `mark` has checked.
+    pub(crate) fn target(slot: usize, off: i32) -> usize {
+        (slot as i64 + 1 + i64::from(off)) as usize
+    }
+
+    /// Whether a segment begins at the slot.
+    pub(crate) fn is_segment(&self, slot: usize) -> bool {
+        self.flags[slot] & SEGMENT != 0
+    }
+
+    /// Instructions that follow a slot in its segment.
+    pub(crate) fn steps_after(&self) -> Box<[u32]> {
+        let slots = self.slots();
+        let mut after = vec![0; slots.len() + 1].into_boxed_slice();
+        for slot in (0..slots.len().saturating_sub(1)).rev() {
+            after[slot] = match (self.is_segment(slot + 1), slots[slot + 1]) {
+                (true, _) => 0,
+                (false, Slot::Second) => after[slot + 1],
+                (false, _) => after[slot + 1] + 1,
+            };
+        }
+        after
+    }
+
+    /// Checks targets and marks where blocks and functions begin.
+    fn mark(&mut self) -> Result<(), LoadError> {
+        self.flags[0] |= FUNCTION | SEGMENT;
+        for pointer in &self.pointers {
+            self.flags[*pointer as usize] |= FUNCTION | SEGMENT;
+        }
+        for slot in 0..self.resolver.slots().len() {
+            let Slot::Op(op) = self.resolver.slots()[slot] else {
+                continue;
+            };
+            self.mark_op(slot, &op).map_err(|kind| LoadError {
+                insn: slot as u32,
+                kind,
+            })?;
+        }
+        self.pointers.sort_unstable();
+        self.pointers.dedup();
+        Ok(())
+    }
+
+    fn mark_op(&mut self, slot: usize, op: &Op) -> Result<(), LoadErrorKind> {
+        let mut jump = |off: i32| {
+            let to = self.resolver.jump(slot, off)? as usize;
+            self.flags[to] |= TARGET | SEGMENT;
+            if to <= slot {
+                self.flags[to] |= LOOP;
+            }
+            self.flags[slot + 1] |= SEGMENT;
+            Ok(())
+        };
+        match *op {
+            Op::Jump { off, .. } => jump(off)?,
+            Op::JumpIf { off, .. } | Op::MayGoto { off } => jump(off.into())?,
+            Op::Exit => self.flags[slot + 1] |= SEGMENT,
+            Op::Call(call) => {
+                (self.needs.frame, self.needs.state) = (true, true);
+                match call {
+                    Call::Local(off) => {
+                        let to = self.resolver.jump(slot, off)?;
+                        self.flags[to as usize] |= FUNCTION | SEGMENT;
+                        self.flags[slot + 1] |= SEGMENT;
+                        self.main_is_called |= to == 0;
+                    }
+                    // Resolved again when it is emitted: here for the error.
+                    Call::Helper(TAIL_CALL) => {}
+                    Call::Helper(id) => _ = self.resolver.helper(id)?,
+                    Call::Kfunc { btf_id, .. } => _ = self.resolver.kfunc(slot, btf_id)?,
+                }
+            }
+            Op::LoadPacket { .. } => self.needs.state = true,
+            Op::LoadImm64 {
+                value: value @ Imm64::Func(_),
+                ..
+            } => {
+                if let Value::Function(to) = self.resolver.imm64(slot, value)? {
+                    self.flags[to as usize] |= FUNCTION | SEGMENT;
+                    self.pointers.push(to);
+                }
+            }
+            Op::CallReg(_) => return Err(LoadErrorKind::Unsupported("callx")),
+            Op::MovPercpu { .. } => {
+                return Err(LoadErrorKind::Unsupported("a per-CPU address"));
+            }
+            _ => {}
+        }
+        if (reads(op) | writes(op)) & regs::FRAME != 0 {
+            self.needs.frame = true;
+        }
+        Ok(())
+    }
+
+    /// Makes the list of functions; each must keep to itself.
+    fn split(&mut self) -> Result<(), LoadError> {
+        let slots = self.resolver.slots();
+        let mut start = 0;
+        while start < slots.len() {
+            let len = self.flags[start + 1..slots.len()]
+                .iter()
+                .position(|f| f & FUNCTION != 0);
+            let end = len.map_or(slots.len(), |len| start + 1 + len);
+            let mut function = Function {
+                start: start as u32,
+                end: end as u32,
+                writes: 0,
+                calls: self.checked,
+                may_goto: false,
+            };
+            for (slot, op) in slots.iter().enumerate().take(end).skip(start) {
+                let op = match op {
+                    Slot::Op(op) => op,
+                    Slot::Poison => {
+                        function.calls = true;
+                        self.needs.state = true;
+                        continue;
+                    }
+                    Slot::Second => continue,
+                };
+                function.writes |= writes(op);
+                function.calls |= matches!(op, Op::Call(_) | Op::LoadPacket { .. });
+                function.may_goto |= matches!(op, Op::MayGoto { .. });
+                let off = match *op {
+                    Op::Jump { off, .. } => off,
+                    Op::JumpIf { off, .. } | Op::MayGoto { off } => off.into(),
+                    _ => continue,
+                };
+                if !(start..end).contains(&Self::target(slot, off)) {
+                    let kind = LoadErrorKind::Unsupported("a jump into another function");
+                    return Err(LoadError {
+                        insn: slot as u32,
+                        kind,
+                    });
+                }
+            }
+            if end < slots.len() && !self.ends(end) {
+                let kind = LoadErrorKind::Unsupported("a function that ends in another one");
+                return Err(LoadError {
+                    insn: end as u32 - 1,
+                    kind,
+                });
+            }
+            self.functions.push(function);
+            start = end;
+        }
+        // Behind the last instruction lies a trap.
+        if !self.ends(self.slots().len()) {
+            self.needs.state = true;
+            if let Some(last) = self.functions.last_mut() {
+                last.calls = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing falls through to the slot `end` from the one before it.
+    pub(crate) fn ends(&self, end: usize) -> bool {
+        matches!(
+            self.slots().get(end.wrapping_sub(1)),
+            Some(Slot::Op(Op::Exit | Op::Jump { .. }))
+        )
+    }
+}

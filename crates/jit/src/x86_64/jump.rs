@@ -1,0 +1,110 @@
+//! Jumps.
+
+use bpfkit_isa::{Cond, Op, Operand, Reg, Width};
+
+use super::Compiler;
+use super::emit::{Arith, Cc, Label, Mem};
+use super::regs::RSP;
+use crate::lower::{Plan, Rule};
+
+fn code(cond: Cond) -> Cc {
+    match cond {
+        Cond::Eq => Cc::E,
+        Cond::Ne | Cond::Set => Cc::Ne,
+        Cond::Gt => Cc::A,
+        Cond::Ge => Cc::Ae,
+        Cond::Lt => Cc::B,
+        Cond::Le => Cc::Be,
+        Cond::Sgt => Cc::G,
+        Cond::Sge => Cc::Ge,
+        Cond::Slt => Cc::L,
+        Cond::Sle => Cc::Le,
+    }
+}
+
+impl Compiler<'_> {
+    fn jump_to(&self, off: i32) -> Label {
+        Label(Plan::target(self.slot, off) as u32)
+    }
+
+    pub(super) fn jump(&mut self, off: i32) {
+        self.flush(self.plan.live_out(self.slot));
+        if off != 0 {
+            self.asm.jmp(self.jump_to(off));
+        }
+    }
+
+    /// Compares, with everything that is live settled.
+    fn compare(&mut self, cond: Cond, wide: bool, dst: Reg, src: Operand) -> Cc {
+        let live = self.plan.live_out(self.slot);
+        match src {
+            Operand::Reg(src) => {
+                // Fetching one can settle what the other was read from.
+                self.value(dst);
+                self.value(src);
+                let (dst, src) = (self.value(dst), self.value(src));
+                self.flush(live);
+                if cond == Cond::Set {
+                    self.asm.test(wide, dst, src);
+                } else {
+                    self.asm.arith(Arith::Cmp, wide, dst, src);
+                }
+            }
+            Operand::Imm(imm) => {
+                let dst = self.value(dst);
+                self.flush(live);
+                match (cond, imm) {
+                    (Cond::Set, imm) => self.asm.test_imm(wide, dst, imm),
+                    (Cond::Eq | Cond::Ne | Cond::Slt | Cond::Sge | Cond::Sgt | Cond::Sle, 0) => {
+                        self.asm.test(wide, dst, dst);
+                    }
+                    _ => self.asm.arith_imm(Arith::Cmp, wide, dst, imm),
+                }
+            }
+        }
+        code(cond)
+    }
+
+    pub(super) fn jump_if(&mut self, cond: Cond, width: Width, dst: Reg, src: Operand, off: i16) {
+        let cc = self.compare(cond, width == Width::W64, dst, src);
+        self.asm.jcc(cc, self.jump_to(off.into()));
+    }
+
+    /// `if … goto +1; goto TARGET`.
+    pub(super) fn inverted(&mut self, op: &Op) -> Option<usize> {
+        let Op::JumpIf {
+            cond,
+            width,
+            dst,
+            src,
+            off: 1,
+        } = *op
+        else {
+            return None;
+        };
+        // In checked code the second one counts for itself.
+        if self.plan.checked || !self.has(Rule::InvertJump) {
+            return None;
+        }
+        let next = self.slot + 1;
+        let Some(Op::Jump { off, .. }) = self.follower(next) else {
+            return None;
+        };
+        let cc = self.compare(cond, width == Width::W64, dst, src);
+        self.asm
+            .jcc(cc.inverted(), Label(Plan::target(next, off) as u32));
+        Some(next + 1)
+    }
+
+    /// Falls through as often as the frame's budget allows. The budget lies on top of the stack.
+    pub(super) fn may_goto(&mut self, off: i16) {
+        self.flush(self.plan.live_out(self.slot));
+        self.asm.arith_imm(Arith::Sub, true, Mem::at(RSP, 0), 1);
+        let (spent, entry) = (self.jump_to(off.into()), self.asm.label());
+        self.asm.jcc(Cc::Ae, entry);
+        // It stays at zero.
+        self.asm.store_imm(8, Mem::at(RSP, 0), 0);
+        self.asm.jmp(spent);
+        self.asm.bind(entry);
+    }
+}

@@ -1,0 +1,217 @@
+//! Loads, stores, atomics, legacy packet loads.
+
+use bpfkit_isa::{AtomicOp, Operand, Reg, Size, Source};
+use bpfkit_runtime::FRAME_BYTES;
+use bpfkit_runtime::native::{SPANS, span_offset};
+
+use super::call::{self, Stub};
+use super::emit::{Arith, Cc, Mem};
+use super::regs::{FRAME, Gpr, R10, R11, RAX, RSP, STATE, gpr};
+use super::{Compiler, Slow};
+
+/// Whether an access lies inside of the current frame.
+fn in_frame(mem: &Mem, bytes: u32) -> bool {
+    let (start, bytes) = (i64::from(mem.disp), i64::from(bytes));
+    let inside = start >= -(FRAME_BYTES as i64) && start + bytes <= 0;
+    inside && mem.base == Some(FRAME) && mem.index.is_none()
+}
+
+impl Compiler<'_> {
+    /// An access at a place: in checked code, a place that was found valid.
+    fn checked(&mut self, mem: Mem, size: Size, write: bool) -> Mem {
+        if !self.plan.checked || in_frame(&mem, size.bytes()) {
+            return mem;
+        }
+        let table = (size.bytes().trailing_zeros() * 2) as usize + usize::from(write);
+        let index = self.sites[table] % SPANS;
+        self.sites[table] += 1;
+        let span = Mem::at(STATE, span_offset(size, write, index) as i32);
+        self.asm.lea(R11, mem);
+        self.asm.mov(true, R10, R11);
+        self.asm.arith(Arith::Sub, true, R10, span);
+        self.asm.arith(
+            Arith::Cmp,
+            true,
+            R10,
+            Mem {
+                disp: span.disp + 8,
+                ..span
+            },
+        );
+        let (entry, back) = (self.asm.label(), self.asm.label());
+        self.asm.jcc(Cc::A, entry);
+        self.asm.bind(back);
+        let detail = size.bytes().trailing_zeros() | u32::from(write) << 2 | index << 3;
+        let packed = (self.slot as u32) << 8 | detail;
+        self.slow.push(Slow {
+            entry,
+            back,
+            packed,
+            stub: Stub::Access,
+        });
+        Mem::at(R11, 0)
+    }
+
+    /// The same for atomics, which must be aligned.
+    fn checked_aligned(&mut self, mem: Mem, size: Size, write: bool) -> Mem {
+        let mem = self.checked(mem, size, write);
+        if !self.plan.checked || size == Size::B {
+            return mem;
+        }
+        if mem.base != Some(R11) {
+            self.asm.lea(R11, mem);
+        }
+        self.asm.test_imm(false, R11, size.bytes() as i32 - 1);
+        let entry = self.asm.label();
+        self.asm.jcc(Cc::Ne, entry);
+        let detail = call::MISALIGNED + size.bytes().trailing_zeros();
+        let packed = (self.slot as u32) << 8 | detail;
+        self.slow.push(Slow {
+            entry,
+            back: entry,
+            packed,
+            stub: Stub::Stop,
+        });
+        mem
+    }
+
+    pub(super) fn load(&mut self, size: Size, signed: bool, dst: Reg, base: Reg, off: i16) {
+        let mem = self.address(base, off);
+        let mem = self.checked(mem, size, false);
+        let dst = self.define(dst);
+        self.asm.load(size.bytes(), signed, dst, mem);
+    }
+
+    pub(super) fn store(&mut self, size: Size, base: Reg, off: i16, src: Operand) {
+        match src {
+            Operand::Reg(src) => {
+                let src = self.value(src);
+                let mem = self.address(base, off);
+                let mem = self.checked(mem, size, true);
+                self.asm.store(size.bytes(), mem, src);
+            }
+            Operand::Imm(imm) => {
+                let mem = self.address(base, off);
+                let mem = self.checked(mem, size, true);
+                self.asm.store_imm(size.bytes(), mem, imm);
+            }
+        }
+    }
+
+    pub(super) fn load_acquire(&mut self, size: Size, dst: Reg, base: Reg, off: i16) {
+        let mem = self.address(base, off);
+        let mem = self.checked_aligned(mem, size, false);
+        let dst = self.define(dst);
+        self.asm.load(size.bytes(), false, dst, mem);
+    }
+
+    pub(super) fn store_release(&mut self, size: Size, base: Reg, off: i16, src: Reg) {
+        let src = self.value(src);
+        let mem = self.address(base, off);
+        let mem = self.checked_aligned(mem, size, true);
+        self.asm.store(size.bytes(), mem, src);
+    }
+
+    pub(super) fn atomic(
+        &mut self,
+        op: AtomicOp,
+        size: Size,
+        fetch: bool,
+        base: Reg,
+        off: i16,
+        src: Reg,
+    ) {
+        // What is changed in place is settled first.
+        let result = match op {
+            AtomicOp::Cmpxchg => Some(Reg::R0),
+            _ => fetch.then_some(src),
+        };
+        self.settle(src);
+        if let Some(result) = result {
+            self.change(result);
+        }
+        let (wide, value) = (size == Size::DW, gpr(src));
+        let mem = self.address(base, off);
+        let mem = self.checked_aligned(mem, size, true);
+        let plain = match op {
+            AtomicOp::Add => Arith::Add,
+            AtomicOp::Or => Arith::Or,
+            AtomicOp::And => Arith::And,
+            AtomicOp::Xor => Arith::Xor,
+            AtomicOp::Xchg => return self.asm.xchg(wide, mem, value),
+            AtomicOp::Cmpxchg => {
+                self.asm.lock_cmpxchg(wide, mem, value);
+                if !wide {
+                    self.asm.mov(false, RAX, RAX);
+                }
+                return;
+            }
+        };
+        match (fetch, plain) {
+            (false, _) => self.asm.lock_arith(plain, wide, mem, value),
+            (true, Arith::Add) => self.asm.lock_xadd(wide, mem, value),
+            (true, _) => self.fetch_loop(plain, wide, mem, value),
+        }
+    }
+
+    /// `src = fetch_op(mem, src)` by compare and exchange, which takes RAX.
+    fn fetch_loop(&mut self, op: Arith, wide: bool, mem: Mem, src: Gpr) {
+        let mem = if mem.uses(RAX) {
+            self.asm.lea(R11, mem);
+            Mem::at(R11, 0)
+        } else {
+            mem
+        };
+        self.asm.push(RAX);
+        let again = self.asm.label();
+        self.asm.bind(again);
+        self.asm.load(if wide { 8 } else { 4 }, false, RAX, mem);
+        self.asm.mov(wide, R10, RAX);
+        if src == RAX {
+            self.asm.arith(op, wide, R10, Mem::at(RSP, 0));
+        } else {
+            self.asm.arith(op, wide, R10, src);
+        }
+        self.asm.lock_cmpxchg(wide, mem, R10);
+        self.asm.jcc(Cc::Ne, again);
+        if src == RAX {
+            self.asm.pop(R10);
+        } else {
+            self.asm.mov(wide, src, RAX);
+            self.asm.pop(RAX);
+        }
+    }
+
+    /// `LD_ABS` and `LD_IND`: outside of the packet, the function returns 0.
+    pub(super) fn load_packet(&mut self, size: Size, source: Source, imm: i32) {
+        // Leaving early drops what is pending; going on needs it.
+        self.flush(self.live);
+        match source {
+            Source::Abs => self.asm.mov_imm(R11, u64::from(imm as u32)),
+            Source::Ind(reg) => {
+                let reg = self.value(reg);
+                self.asm.mov(false, R11, reg);
+                self.asm.arith_imm(Arith::Add, false, R11, imm);
+            }
+        }
+        let packed = (self.slot as u32) << 8 | size.bytes().trailing_zeros();
+        self.asm.mov_imm(R10, packed.into());
+        let stub = self.stubs.label(Stub::Packet, &mut self.asm);
+        self.asm.call(stub);
+        self.asm.mov(false, RAX, R11);
+        self.asm.test(false, R10, R10);
+        if self.plan.checked {
+            // The rest of the segment was counted and does not happen.
+            let go_on = self.asm.label();
+            self.asm.jcc(Cc::E, go_on);
+            let rest = self.steps_after[self.slot] as i32;
+            self.asm
+                .arith_imm(Arith::Add, true, super::regs::FUEL, rest);
+            self.asm.jmp(self.exit);
+            self.asm.bind(go_on);
+        } else {
+            self.asm.jcc(Cc::Ne, self.exit);
+        }
+        self.exit_used = true;
+    }
+}
