@@ -7,6 +7,22 @@
 //!   [`run_seccomp`] interpret what passed.
 //! - [`convert`] makes an extended BPF program of it.
 //!
+//! ```
+//! use bpfkit_classic::{Context, Dialect, Options, Packet, Program, Rules, Target};
+//! use bpfkit_classic::{asm, convert, run};
+//!
+//! let insns = asm::assemble("ldh [12]\njne #0x806, drop\nret #-1\ndrop: ret #0")?;
+//! let filter = Program::new(&insns, Rules::Packet)?;
+//!
+//! let arp = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6];
+//! let packet = Packet { data: &arp, wire_len: 14, context: &Context::default() };
+//! assert_eq!(run(&filter, &packet, Dialect::Kernel), u32::MAX);
+//!
+//! let extended = convert(&filter, &Options::new(Target::SkBuff))?;
+//! assert_eq!(extended.len(), 7);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Source of the rules: the kernel's `Documentation/networking/filter.rst` and the
 //! manual page of `bpf_filter`.
 #![forbid(unsafe_code)]
