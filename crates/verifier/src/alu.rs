@@ -89,7 +89,28 @@ impl Checker<'_> {
             reg.off = 0;
             return Ok(());
         }
-        self.write_reg(insn.dst)
+        if self.reg(insn.dst).ty != RegType::SCALAR {
+            return self.write_reg(insn.dst);
+        }
+        self.may_write_reg(insn.dst)?;
+        // To little endian only cuts; the others swap bytes.
+        let swaps = is_wide(insn) || from_reg;
+        let bytes = insn.imm as u32 / 8;
+        let reg = self.reg_mut(insn.dst);
+        let mut bits = reg.range.bits;
+        if bytes < 8 {
+            bits = bits.truncated(bytes);
+        }
+        if swaps {
+            let shift = 64 - insn.imm as u32;
+            bits.value = bits.value.swap_bytes() >> shift;
+            bits.mask = bits.mask.swap_bytes() >> shift;
+        }
+        reg.range = Range { bits, ..Range::UNKNOWN };
+        reg.range.sync();
+        reg.id = 0;
+        reg.off = 0;
+        Ok(())
     }
 
     fn mov(&mut self, insn: &Insn) -> Res {

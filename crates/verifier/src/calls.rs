@@ -344,7 +344,9 @@ impl Checker<'_> {
     /// The exit of a function or of the program; `thrown` by `bpf_throw`.
     pub fn exit(&mut self, thrown: bool) -> Res<Next> {
         let outermost = self.cur.curframe() == 0;
-        self.check_leaks(thrown, outermost, "BPF_EXIT instruction in main prog")?;
+        // A thrown exception unwinds every function.
+        let what = if thrown { "bpf_throw" } else { "BPF_EXIT instruction in main prog" };
+        self.check_leaks(thrown, outermost || thrown, what)?;
         if thrown {
             return Ok(Next::EndOfPath);
         }
@@ -356,6 +358,12 @@ impl Checker<'_> {
         }
         self.check_return_value(0)?;
         Ok(Next::EndOfPath)
+    }
+
+    /// Returns to the caller from an instruction other than an exit.
+    pub fn return_early(&mut self) -> Res {
+        self.live.update(&self.flow, &self.cur);
+        self.return_to_caller()
     }
 
     fn return_to_caller(&mut self) -> Res {

@@ -94,6 +94,7 @@ impl<'a> Checker<'a> {
             max_states_per_insn: 0,
             gpl: GPL.contains(&program.license.as_str()),
             arena: None,
+            threw: false,
             records: Default::default(),
         }
     }
@@ -490,8 +491,17 @@ impl<'a> Checker<'a> {
             total_states: self.store.total,
             peak_states: self.store.peak,
             max_states_per_insn: self.max_states_per_insn,
-            stack_depth: self.subs.iter().map(|s| s.stack_depth).collect(),
+            stack_depth: self.stack_depths(),
         }
+    }
+
+    /// Of each subprogram, and of the one that the kernel adds to end a thrown exception.
+    fn stack_depths(&self) -> Vec<u32> {
+        let mut depths: Vec<u32> = self.subs.iter().map(|s| s.stack_depth).collect();
+        if self.threw && self.exception_callback.is_none() {
+            depths.push(0);
+        }
+        depths
     }
 
     fn print_stats(&mut self, stats: &Stats) {

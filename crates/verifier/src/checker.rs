@@ -180,6 +180,8 @@ pub(crate) struct Checker<'a> {
     pub gpl: bool,
     /// Index of the arena that the program refers to.
     pub arena: Option<usize>,
+    /// Some path throws an exception.
+    pub threw: bool,
     /// Special fields of object types, as they are asked for.
     pub records: FxHashMap<(BtfOf, u32), Rc<Record>>,
 }

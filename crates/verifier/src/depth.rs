@@ -2,7 +2,7 @@
 
 use bpfkit_spec::{AttachType, ProgType};
 
-use crate::checker::{Checker, is_call, is_func_ref, is_kfunc_call};
+use crate::checker::{Checker, is_call, is_func_ref, is_kfunc_call, is_may_goto};
 use crate::fail::{Errno, Res, fail};
 use crate::kfunc::Special;
 use crate::state::{MAX_FRAMES, MAX_STACK};
@@ -33,7 +33,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Calls of `bpf_loop` that become loops need room for three registers.
+    /// A timed `may_goto` needs room for its count and its time; calls of `bpf_loop` that
+    /// become loops need room for three registers.
     pub fn add_loop_stack(&mut self) {
         for sub in 0..self.subs.len() {
             let range = self.subs[sub].start as usize..self.sub_end(sub) as usize;
@@ -43,6 +44,11 @@ impl Checker<'_> {
             {
                 let depth = &mut self.subs[sub].stack_depth;
                 *depth = depth.next_multiple_of(8) + 24;
+            }
+            let range = self.subs[sub].start as usize..self.sub_end(sub) as usize;
+            if self.insns[range].iter().any(is_may_goto) {
+                let depth = &mut self.subs[sub].stack_depth;
+                *depth = depth.next_multiple_of(8) + 16;
             }
         }
     }

@@ -79,11 +79,27 @@ impl Checker<'_> {
         if id == func::GET_FUNC_IP {
             self.check_get_func_ip()?;
         }
+        if id == TAIL_CALL {
+            return self.finish_tail_call();
+        }
         if changes_packet {
             self.forget_packets();
         }
         self.insn += 1;
         Ok(())
+    }
+
+    /// A tail call that fails goes on; one that works returns to the caller, if there is one.
+    fn finish_tail_call(&mut self) -> Res {
+        let at = self.insn;
+        if self.cur.curframe() == 0 {
+            self.insn += 1;
+            return Ok(());
+        }
+        self.push_branch(at + 1, at)?;
+        self.forget_packets();
+        self.set_unknown(0);
+        self.return_early()
     }
 
     /// What the loader says of an instruction that it poisoned.

@@ -330,6 +330,7 @@ impl<'a> Checker<'a> {
             self.iter_next(frame, slot)?;
         }
         if kfunc.special == Special::Throw {
+            self.threw = true;
             return self.exit(true);
         }
         self.insn += 1;

@@ -263,15 +263,21 @@ impl Checker<'_> {
         while let Some(id) = next {
             let state = &mut self.store.get_mut(id).state;
             for f in 0..=state.curframe() {
+                let loose = |r: &Reg| r.ty == RegType::SCALAR && !r.precise;
+                let frame = state.frame(f);
+                let regs = frame.regs[..FP].iter().any(loose);
+                let slots = frame.stack.iter().any(|s| s.is_spill() && loose(&s.reg));
+                if !regs && !slots {
+                    continue;
+                }
                 let frame = state.frame_mut(f);
-                for reg in frame.regs[..FP]
-                    .iter_mut()
-                    .filter(|r| r.ty == RegType::SCALAR)
-                {
+                for reg in frame.regs[..FP].iter_mut().filter(|r| loose(r)) {
                     reg.precise = true;
                 }
-                for slot in frame.stack.iter_mut().filter(|s| s.is_scalar_spill()) {
-                    slot.reg.precise = true;
+                if slots {
+                    for slot in frame.stack.iter_mut().filter(|s| s.is_scalar_spill()) {
+                        slot.reg.precise = true;
+                    }
                 }
             }
             next = state.parent;
@@ -380,16 +386,12 @@ impl Checker<'_> {
         for f in (0..=self.bt.frame).rev() {
             let (mut regs, mut slots) = (self.bt.regs[f], self.bt.slots[f]);
             if regs != 0 || slots != 0 {
-                let frame = self.store.get_mut(id).state.frame_mut(f);
-                for n in 0..FP {
-                    if regs & (1 << n) != 0 {
-                        let reg = &mut frame.regs[n];
-                        if reg.ty == RegType::SCALAR && !reg.precise {
-                            reg.precise = true;
-                            changed = true;
-                        } else {
-                            regs &= !(1 << n);
-                        }
+                // What is a number and not marked yet is looked for further.
+                let loose = |r: &Reg| r.ty == RegType::SCALAR && !r.precise;
+                let frame = self.store.get(id).state.frame(f);
+                for (n, reg) in frame.regs[..FP].iter().enumerate() {
+                    if !loose(reg) {
+                        regs &= !(1 << n);
                     }
                 }
                 let mut rest = slots;
@@ -399,11 +401,23 @@ impl Checker<'_> {
                     let Some(slot) = frame.stack.get(n) else {
                         return Err(Errno::Fault);
                     };
-                    if slot.is_scalar_spill() && !slot.reg.precise {
-                        frame.stack[n].reg.precise = true;
-                        changed = true;
-                    } else {
+                    if !(slot.is_spill() && loose(&slot.reg)) {
                         slots &= !(1 << n);
+                    }
+                }
+                // R10 and beyond are no numbers.
+                regs &= (1 << FP) - 1;
+                if regs != 0 || slots != 0 {
+                    changed = true;
+                    let frame = self.store.get_mut(id).state.frame_mut(f);
+                    for n in (0..FP).filter(|n| regs & (1 << n) != 0) {
+                        frame.regs[n].precise = true;
+                    }
+                    let mut rest = slots;
+                    while rest != 0 {
+                        let n = rest.trailing_zeros() as usize;
+                        rest &= rest - 1;
+                        frame.stack[n].reg.precise = true;
                     }
                 }
                 self.bt.regs[f] = regs;

@@ -366,6 +366,13 @@ impl Checker<'_> {
         self.check_unmoved(&ctx, 6, false)?;
         self.clobber_caller_saved();
         self.set_unknown(0);
+        let at = self.insn;
+        if self.cur.curframe() > 0 {
+            // Beyond the packet's end the function returns 0.
+            self.push_branch(at + 1, at)?;
+            self.set_zero(0);
+            return self.return_early();
+        }
         self.insn += 1;
         Ok(())
     }
