@@ -12,13 +12,15 @@
 mod emit;
 mod lengths;
 mod liveness;
+mod sink;
 
 use bpfkit_isa::Insn;
 
 use crate::ancillary::Ancillary;
 use crate::check::{Program, Rules};
 use crate::interp::Dialect;
-use emit::{Count, Emitter, Write};
+use emit::Emitter;
+use sink::{Count, Write};
 
 /// What the converted program is called with, so how it reads the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
