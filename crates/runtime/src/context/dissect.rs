@@ -18,11 +18,10 @@ pub(crate) fn ethernet_protocol(packet: &[u8]) -> u16 {
     }
 }
 
-/// `PACKET_HOST` (0), `_BROADCAST` (1), `_MULTICAST` (2) or `_OTHERHOST` (3), seen from the
-/// loopback device with its address of zeros.
+/// `PACKET_HOST` (0), `_MULTICAST` (2) or `_OTHERHOST` (3), seen from the loopback device,
+/// whose address is zeros and which has no broadcast address.
 pub(crate) fn packet_type(packet: &[u8]) -> u32 {
     match packet.get(..6) {
-        Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => 1,
         Some([first, ..]) if first & 1 == 1 => 2,
         Some([0, 0, 0, 0, 0, 0]) | None => 0,
         Some(_) => 3,

@@ -380,7 +380,7 @@ impl Input {
         }
         let previous = std::mem::replace(&mut self.given, bytes.to_vec());
         let mut packet = Vec::new();
-        self.copy_data_out(&mut packet);
+        self.copy_original(&mut packet);
         let result = match self.shape {
             Shape::None => {
                 let ctx = CTX_AT..CTX_AT + self.ctx_len;
@@ -429,7 +429,7 @@ impl Input {
             if self.given(xdp_md::DATA_END) as usize != packet.len() {
                 return Err(field(xdp_md::DATA_END, "be the number of packet bytes"));
             }
-            if meta_len > packet.len() || meta_len > 255 || meta_len % 4 != 0 {
+            if meta_len + ETH_HLEN > packet.len() || meta_len > 255 || meta_len % 4 != 0 {
                 return Err(field(
                     xdp_md::DATA,
                     "be a multiple of 4, at most 255 and the number of packet bytes",
@@ -549,13 +549,15 @@ impl Input {
             sk_buff::TSTAMP,
             sk_buff::TSTAMP + 4,
             sk_buff::GSO_SEGS,
-            sk_buff::GSO_SIZE,
             sk_buff::HWTSTAMP,
             sk_buff::HWTSTAMP + 4,
         ] {
             let value = self.given(field);
             self.set_ctx_u32(field, value);
         }
+        // The kernel keeps 16 bits of it.
+        let size = self.given(sk_buff::GSO_SIZE) & 0xffff;
+        self.set_ctx_u32(sk_buff::GSO_SIZE, size);
         if self.given(sk_buff::IFINDEX) > 1 {
             let value = self.given(sk_buff::IFINDEX);
             self.set_ctx_u32(sk_buff::IFINDEX, value);
@@ -732,6 +734,14 @@ impl Input {
         }
     }
 
+    /// The bytes that make the same packet when given again.
+    fn copy_original(&self, out: &mut Vec<u8>) {
+        match self.shape {
+            Shape::Xdp => self.copy_data_out(out),
+            _ => self.copy_packet(out),
+        }
+    }
+
     /// What `BPF_PROG_TEST_RUN` returns as `data_out`, appended to `out`: the packet with
     /// XDP's metadata in front; for types that see no Ethernet header, with 14 zero bytes
     /// in its place; for the flow dissector the flow keys, with offsets clamped to the packet.
@@ -772,15 +782,13 @@ impl Input {
             Shape::None | Shape::Message => out.extend_from_slice(self.ctx()),
             Shape::Xdp => {
                 let start = out.len();
-                out.extend_from_slice(self.ctx());
+                out.resize(start + xdp_md::SIZE, 0);
+                out[start..start + self.given.len()].copy_from_slice(&self.given);
                 let data = (self.data - self.meta) as u32;
                 let end = (self.end - self.meta) as u32;
-                let mut put = |at: usize, v: u32| {
-                    out[start + at..start + at + 4].copy_from_slice(&v.to_ne_bytes())
-                };
-                put(xdp_md::DATA, data);
-                put(xdp_md::DATA_END, end);
-                put(xdp_md::DATA_META, 0);
+                for (at, value) in [(xdp_md::DATA, data), (xdp_md::DATA_END, end)] {
+                    out[start + at..start + at + 4].copy_from_slice(&value.to_ne_bytes());
+                }
             }
             Shape::Skb { .. } => {
                 let start = out.len();
@@ -791,11 +799,13 @@ impl Input {
                     (sk_buff::PRIORITY, sk_buff::TC_INDEX),
                     (sk_buff::CB, sk_buff::HASH),
                     (sk_buff::TSTAMP, sk_buff::SK),
-                    (sk_buff::GSO_SIZE, sk_buff::GSO_SIZE + 4),
                     (sk_buff::HWTSTAMP, sk_buff::SIZE),
                 ] {
                     out[start + from..start + to].copy_from_slice(&ctx[from..to]);
                 }
+                // The kernel hands the segment size back as it was given.
+                let size = self.given(sk_buff::GSO_SIZE).to_ne_bytes();
+                out[start + sk_buff::GSO_SIZE..][..4].copy_from_slice(&size);
             }
             Shape::Flow => {}
         }

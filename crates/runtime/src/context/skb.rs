@@ -660,11 +660,24 @@ impl Input {
         Some(bytes.iter().fold(0, |value, &b| value << 8 | u32::from(b)))
     }
 
+    /// The protocol behind VLAN tags in the bytes.
+    fn inner_protocol(&self) -> u16 {
+        let mut protocol = self.protocol();
+        let mut at = self.skb.network + 2;
+        while matches!(protocol, 0x8100 | 0x88a8) && at + 2 <= self.end {
+            let bytes = &self.pages.bytes()[at..at + 2];
+            protocol = u16::from_be_bytes([bytes[0], bytes[1]]);
+            at += 4;
+        }
+        protocol
+    }
+
     /// `bpf_skb_ecn_set_ce`: marks an IP packet that can carry the mark; says whether it is marked.
     pub(crate) fn set_congestion_experienced(&mut self) -> bool {
         const CE: u8 = 3;
         let at = self.skb.network;
-        let needed = match self.protocol() {
+        let protocol = self.inner_protocol();
+        let needed = match protocol {
             ETH_P_IP => 20,
             ETH_P_IPV6 => 40,
             _ => return false,
@@ -672,7 +685,7 @@ impl Input {
         if at + needed > self.end {
             return false;
         }
-        let v6 = self.protocol() == ETH_P_IPV6;
+        let v6 = protocol == ETH_P_IPV6;
         let header = &mut self.pages.bytes_mut()[at..at + needed];
         let ecn = if v6 {
             header[1] >> 4 & CE

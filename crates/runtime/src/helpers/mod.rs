@@ -4,11 +4,13 @@
 //! [`functions`] joins into one table. Names are those of `bpfkit_spec::helper`. Helpers
 //! that cannot exist here are listed with the reason in [`UNAVAILABLE`].
 
+mod absent;
 mod arena;
 pub(crate) mod bprintf;
 mod cgroup;
 pub(crate) mod checksum;
 mod control;
+mod cpumask;
 mod dynptr;
 pub(crate) mod heap;
 mod iter;
@@ -123,8 +125,10 @@ const HELPERS: &[&[Row]] = &[
 ];
 
 const KFUNCS: &[&[Row]] = &[
+    absent::KFUNCS,
     arena::KFUNCS,
     control::KFUNCS,
+    cpumask::KFUNCS,
     dynptr::KFUNCS,
     iter::KFUNCS,
     lock::KFUNCS,

@@ -409,7 +409,7 @@ fn skb_set_tstamp(env: &mut Env<'_>, a: &Args) -> Ret {
         return Ok(errno(Errno::EOPNOTSUPP));
     }
     let valid = match kind {
-        0 => a[1] == 0,
+        0 => true,
         1 | 2 => a[1] != 0,
         _ => false,
     };

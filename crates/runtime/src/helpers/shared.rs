@@ -147,3 +147,85 @@ fn search(btf: &Btf, t: Type<'_>, at: u32, depth: u32, fields: &mut Vec<Field>) 
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapset::{MapOptions, MapSet};
+    use bpfkit_btf::{BtfBuilder, IntEncoding, MemberDef};
+    use bpfkit_object::MapOrigin;
+    use bpfkit_spec::MapType;
+
+    /// `struct value { __u64 plain; struct bpf_timer timer; struct object __kptr *kept; }`
+    fn object() -> (Btf, MapDef) {
+        let mut btf = BtfBuilder::new();
+        let word = btf.int("long", 8, IntEncoding(0));
+        let member = |name, type_id, offset: u32| MemberDef {
+            name,
+            type_id,
+            bit_offset: offset * 8,
+            bitfield_size: 0,
+        };
+        let timer = btf.structure(
+            "bpf_timer",
+            16,
+            &[member("a", word, 0), member("b", word, 8)],
+        );
+        let kept = btf.structure("object", 8, &[member("x", word, 0)]);
+        let tagged = btf.type_tag("kptr", kept);
+        let pointer = btf.ptr(tagged);
+        let value = [
+            member("plain", word, 0),
+            member("timer", timer, 8),
+            member("kept", pointer, 24),
+        ];
+        let value = btf.structure("value", 32, &value);
+        let def = MapDef {
+            name: "values".to_owned(),
+            map_type: MapType::Array,
+            key_size: 4,
+            value_size: 32,
+            max_entries: 1,
+            flags: 0,
+            extra: 0,
+            numa_node: 0,
+            pin_by_name: false,
+            autocreate: true,
+            key_type_id: 0,
+            value_type_id: value,
+            inner: None,
+            slots: Vec::new(),
+            origin: MapOrigin::Btf,
+        };
+        (btf.build().unwrap(), def)
+    }
+
+    #[test]
+    fn fields_are_found_and_never_copied_in() {
+        let (btf, def) = object();
+        let fields = special_fields(&btf, &def);
+        let expected = [(FieldKind::Timer, 8), (FieldKind::KptrRef, 24)];
+        assert_eq!(
+            fields,
+            expected.map(|(kind, offset)| Field { kind, offset })
+        );
+        let maps = MapSet::with_types(&[def], Some(&btf), &MapOptions::default()).unwrap();
+        let map = maps.get(0).unwrap();
+        let key = 0u32.to_ne_bytes();
+        let value = map.lookup(0, &key).unwrap();
+        // SAFETY: the value has 32 bytes and nobody else touches it.
+        unsafe { value.as_ptr().write_bytes(7, 32) };
+        map.update(0, &key, &[1; 32], 0).unwrap();
+        // SAFETY: as above.
+        let bytes = unsafe { std::slice::from_raw_parts(value.as_ptr(), 32) };
+        assert_eq!(bytes[..8], [1; 8]);
+        assert_eq!(bytes[8..], [0; 24], "given up, not overwritten");
+        // SAFETY: as above.
+        unsafe { value.as_ptr().write_bytes(7, 32) };
+        assert_eq!(
+            map.read(&key).unwrap()[8..],
+            [0; 24],
+            "the host does not see them"
+        );
+    }
+}

@@ -309,3 +309,43 @@ fn arena_pages() {
         );
     });
 }
+
+#[test]
+fn cpu_sets() {
+    let mut rig = Rig::bare(&[map(MapType::Array, 4, 8, 1)]);
+    rig.run(|p| {
+        let (a, b) = (
+            p.call("bpf_cpumask_create", &[]) as u64,
+            p.call("bpf_cpumask_create", &[]) as u64,
+        );
+        let mut is = |name: &str, args: &[u64], expected: i64| {
+            assert_eq!(
+                p.call(&format!("bpf_cpumask_{name}"), args),
+                expected,
+                "{name} {args:x?}"
+            );
+        };
+        is("empty", &[a], 1);
+        is("first", &[a], 2);
+        is("set_cpu", &[1, a], 0);
+        is("set_cpu", &[2, a], 0);
+        is("test_cpu", &[2, a], 0);
+        is("test_and_set_cpu", &[1, a], 1);
+        is("first", &[a], 1);
+        is("first_zero", &[a], 0);
+        is("weight", &[a], 1);
+        is("setall", &[b], 0);
+        is("full", &[b], 1);
+        is("subset", &[a, b], 1);
+        is("subset", &[b, a], 0);
+        is("intersects", &[a, b], 1);
+        is("xor", &[b, a, b], 1);
+        is("equal", &[a, b], 0);
+        is("first", &[b], 0);
+        is("and", &[b, a, b], 0);
+        is("copy", &[b, a], 0);
+        is("equal", &[a, b], 1);
+        is("release", &[b], 0);
+        p.faults("bpf_cpumask_empty", &[b]);
+    });
+}
