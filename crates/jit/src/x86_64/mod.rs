@@ -15,6 +15,8 @@ mod jump;
 mod mem;
 mod prologue;
 mod regs;
+#[cfg(test)]
+mod tests;
 
 use bpfkit_isa::{Op, Reg};
 use bpfkit_runtime::native::{Slot, Value};
