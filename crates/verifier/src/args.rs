@@ -20,8 +20,6 @@ pub(crate) mod func {
     pub const MAP_LOOKUP_ELEM: i32 = 1;
     pub const MAP_UPDATE_ELEM: i32 = 2;
     pub const MAP_DELETE_ELEM: i32 = 3;
-    pub const PROBE_READ_STR: i32 = 45;
-    pub const GET_STACK: i32 = 67;
     pub const GET_LOCAL_STORAGE: i32 = 81;
     pub const SK_RELEASE: i32 = 86;
     pub const MAP_PUSH_ELEM: i32 = 87;

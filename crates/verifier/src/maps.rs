@@ -10,8 +10,6 @@ use crate::record::Record;
 const RDONLY_PROG: u32 = 1 << 7;
 /// Map values cannot be read by programs.
 const WRONLY_PROG: u32 = 1 << 8;
-/// Hash map whose elements are allocated when needed.
-pub(crate) const NO_PREALLOC: u32 = 1;
 
 /// A map, or the template of the maps in a map of maps.
 #[derive(Clone, Debug)]
@@ -25,7 +23,6 @@ pub(crate) struct MapInfo<'a> {
     pub flags: u32,
     /// Type ids of key and value were given.
     pub has_btf: bool,
-    pub value_type_id: u32,
     pub record: std::rc::Rc<Record>,
     /// Index of the template.
     pub inner: Option<usize>,
@@ -94,7 +91,6 @@ impl<'a> MapInfo<'a> {
                 def.flags
             },
             has_btf: value_type_id != 0 && btf.is_some(),
-            value_type_id,
             record: std::rc::Rc::new(record),
             inner: None,
             frozen,

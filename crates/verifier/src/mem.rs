@@ -10,7 +10,7 @@ use crate::range::Range;
 use crate::record::{Field, FieldKind};
 use crate::reg::{Base, BtfOf, Reg, RegType};
 use crate::stack::{Access, RawMode, show};
-use crate::state::{FP, SLOT};
+use crate::state::SLOT;
 use crate::tnum::Tnum;
 
 /// Bytes of a load or store by its opcode.
@@ -1064,9 +1064,4 @@ impl<'a> Checker<'a> {
             ..op
         })
     }
-}
-
-/// Whether a register number is that of the frame pointer.
-pub(crate) const fn is_fp(n: u8) -> bool {
-    n as usize == FP
 }

@@ -463,8 +463,9 @@ impl Checker<'_> {
         if self.privileged() {
             self.cur.forget_precision();
         }
+        let history = std::mem::take(&mut self.cur.history);
         let mut kept = self.cur.clone();
-        self.cur.history = Vec::new();
+        kept.history = history;
         self.step_open = false;
         kept.insn = self.insn;
         let depth = kept.dfs_depth;

@@ -488,11 +488,6 @@ impl Reg {
         self.extra = [of, id, 0];
     }
 
-    /// Whether map, BTF or the like is set.
-    pub const fn has_extra(&self) -> bool {
-        self.extra[0] != 0
-    }
-
     /// Bytes known to be readable from a packet pointer without its fixed offset, or
     /// [`AT_PKT_END`], [`BEYOND_PKT_END`].
     pub const fn pkt_range(&self) -> i32 {

@@ -51,13 +51,6 @@ impl Byte {
         }
     }
 
-    /// Data now, unless nothing was there or a zero.
-    pub fn mark_misc(&mut self) {
-        if !matches!(self, Byte::Zero | Byte::Invalid) {
-            *self = Byte::Misc;
-        }
-    }
-
     /// Data now, unless nothing was there.
     pub fn scrub(&mut self) {
         if *self != Byte::Invalid {

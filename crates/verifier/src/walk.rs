@@ -582,10 +582,24 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// A store to a kernel structure by a packet program: the mark of a connection.
+    fn conntrack_write(&mut self, name: &str, off: i32, size: i32) -> Res {
+        if name != "nf_conn" {
+            fail!(self, Acces, "only read is supported\n");
+        }
+        let span = self
+            .kernel
+            .and_then(|k| member_span(k, k.by_name(name, Kind::Struct)?, "mark"));
+        match span {
+            Some((start, width)) if start as i32 == off && size <= width as i32 => Ok(()),
+            _ => fail!(self, Acces, "no write support to nf_conn at off {off}\n"),
+        }
+    }
+
     /// A store to a kernel structure: only some fields, for some programs.
     fn kernel_write(&mut self, name: &str, off: i32, size: i32) -> Res {
         if self.prog_type() != ProgType::StructOps {
-            return Err(Errno::Acces);
+            return self.conntrack_write(name, off, size);
         }
         let ops = struct_ops::by_name(self.attach.caller.target);
         let writable = ops.and_then(|o| o.writable.iter().find(|w| w.object == name));
@@ -638,7 +652,9 @@ fn member_span(btf: &Btf, object: Type<'_>, path: &str) -> Option<(u32, u32)> {
         None => (path, None),
     };
     for member in object.members() {
-        let start = member.byte_offset()?;
+        let Some(start) = member.byte_offset() else {
+            continue;
+        };
         let Some(t) = peel(btf, member.type_id) else {
             continue;
         };
