@@ -30,10 +30,6 @@ impl Random {
         self.next() % n
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
@@ -259,10 +255,9 @@ fn whatever_a_program_holds_a_run_ends() {
                         ..Insn::default()
                     };
                     program.insns[at] = mov;
-                    if wide || matches!(error.kind, LoadErrorKind::Malformed(_)) {
-                        if let Some(next) = program.insns.get_mut(at + 1) {
-                            *next = mov;
-                        }
+                    let both = wide || matches!(error.kind, LoadErrorKind::Malformed(_));
+                    if let Some(next) = program.insns.get_mut(at + 1).filter(|_| both) {
+                        *next = mov;
                     }
                 }
             }
