@@ -106,7 +106,10 @@ impl Checker<'_> {
             bits.value = bits.value.swap_bytes() >> shift;
             bits.mask = bits.mask.swap_bytes() >> shift;
         }
-        reg.range = Range { bits, ..Range::UNKNOWN };
+        reg.range = Range {
+            bits,
+            ..Range::UNKNOWN
+        };
         reg.range.sync();
         reg.id = 0;
         reg.off = 0;

@@ -226,10 +226,10 @@ impl Checker<'_> {
                     "R{n} is of type {have} but {need} is expected\n"
                 );
             }
-        } else if reg.ty.is_alloc() {
-            if let (func::KPTR_XCHG, 2, Some(field)) = (call.func, n, call.kptr) {
-                return self.kptr_matches(&field, &reg, n).map_err(|_| Errno::Acces);
-            }
+        } else if reg.ty.is_alloc()
+            && let (func::KPTR_XCHG, 2, Some(field)) = (call.func, n, call.kptr)
+        {
+            return self.kptr_matches(&field, &reg, n).map_err(|_| Errno::Acces);
         }
         Ok(())
     }
@@ -371,16 +371,16 @@ impl Checker<'_> {
         };
         match kind {
             ArgKind::ConstMapPtr => {
-                if let Some(known) = call.map {
-                    if reg.map() != Some(known) || reg.map_uid() != call.map_uid {
-                        fail!(
-                            self,
-                            Inval,
-                            "timer pointer in R1 map_uid={} doesn't match map pointer in R2 map_uid={}\n",
-                            call.map_uid,
-                            reg.map_uid()
-                        );
-                    }
+                if let Some(known) = call.map
+                    && (reg.map() != Some(known) || reg.map_uid() != call.map_uid)
+                {
+                    fail!(
+                        self,
+                        Inval,
+                        "timer pointer in R1 map_uid={} doesn't match map pointer in R2 map_uid={}\n",
+                        call.map_uid,
+                        reg.map_uid()
+                    );
                 }
                 call.map = reg.map();
                 call.map_uid = reg.map_uid();

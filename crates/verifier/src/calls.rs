@@ -345,7 +345,11 @@ impl Checker<'_> {
     pub fn exit(&mut self, thrown: bool) -> Res<Next> {
         let outermost = self.cur.curframe() == 0;
         // A thrown exception unwinds every function.
-        let what = if thrown { "bpf_throw" } else { "BPF_EXIT instruction in main prog" };
+        let what = if thrown {
+            "bpf_throw"
+        } else {
+            "BPF_EXIT instruction in main prog"
+        };
         self.check_leaks(thrown, outermost || thrown, what)?;
         if thrown {
             return Ok(Next::EndOfPath);
@@ -403,10 +407,8 @@ impl Checker<'_> {
         self.cur.pop_frame();
         self.live.forget_chain();
         self.insn = next;
-        if in_callback {
-            if let Some(before) = self.previous_visit(next, self.cur.dfs_depth) {
-                self.widen_current(before);
-            }
+        if in_callback && let Some(before) = self.previous_visit(next, self.cur.dfs_depth) {
+            self.widen_current(before);
         }
         Ok(())
     }

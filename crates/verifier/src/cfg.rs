@@ -495,7 +495,7 @@ impl Checker<'_> {
                 code::EXIT => (R0, 0),
                 code::CALL => {
                     let args = match self.call_summary(at) {
-                        Some((params, _, _)) => (1u16 << (params + 1)) - 1 & !R0,
+                        Some((params, _, _)) => ((1u16 << (params + 1)) - 1) & !R0,
                         None => CALLER_SAVED & !R0,
                     };
                     (args, CALLER_SAVED)

@@ -278,12 +278,12 @@ impl<'a> Checker<'a> {
 
     /// Records the step to the current instruction, or adds to the record.
     pub fn push_step(&mut self, flags: u16, linked: u64) {
-        if self.step_open {
-            if let Some(step) = self.cur.history.last_mut() {
-                step.flags |= flags;
-                step.linked = linked;
-                return;
-            }
+        if self.step_open
+            && let Some(step) = self.cur.history.last_mut()
+        {
+            step.flags |= flags;
+            step.linked = linked;
+            return;
         }
         let step = Step {
             insn: self.insn,

@@ -123,7 +123,7 @@ impl<'a> Checker<'a> {
 
     /// A load of an argument of a traced function.
     fn ctx_arg(&mut self, off: i32, size: i32, access: Access) -> Option<CtxValue> {
-        if off < 0 || off >= MAX_ARGS * 8 || access == Access::Write || off % size != 0 {
+        if !(0..MAX_ARGS * 8).contains(&off) || access == Access::Write || off % size != 0 {
             return None;
         }
         let name = self.attach.name;

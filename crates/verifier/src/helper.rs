@@ -185,10 +185,10 @@ impl Checker<'_> {
 
     /// Checks that a helper does not write a map that programs may only read.
     fn check_map_use(&mut self, call: &CallInfo) -> Res {
-        if let Some(map) = call.map.filter(|_| Self::writes_map(call.func)) {
-            if !self.maps[map].writable() {
-                fail!(self, Acces, "write into map forbidden\n");
-            }
+        if let Some(map) = call.map.filter(|_| Self::writes_map(call.func))
+            && !self.maps[map].writable()
+        {
+            fail!(self, Acces, "write into map forbidden\n");
         }
         Ok(())
     }
@@ -264,14 +264,12 @@ impl Checker<'_> {
     ) -> Res {
         match id {
             TAIL_CALL => self.check_leaks(false, true, "tail_call")?,
-            func::GET_LOCAL_STORAGE => {
-                if !self.reg(2).is_null() {
-                    fail!(
-                        self,
-                        Inval,
-                        "get_local_storage() doesn't support non-zero flags\n"
-                    );
-                }
+            func::GET_LOCAL_STORAGE if !self.reg(2).is_null() => {
+                fail!(
+                    self,
+                    Inval,
+                    "get_local_storage() doesn't support non-zero flags\n"
+                );
             }
             func::FOR_EACH_MAP_ELEM => {
                 let Some(map) = call.map else {
@@ -514,10 +512,10 @@ impl Checker<'_> {
             _ => None,
         };
         let sockmap = matches!(map_type, MapType::Sockmap | MapType::Sockhash);
-        if let (true, Some(change)) = (sockmap, change) {
-            if !map_rules::may_change_sockmap(change, caller) {
-                say!(self, "cannot update sockmap in this context\n");
-            }
+        if let (true, Some(change)) = (sockmap, change)
+            && !map_rules::may_change_sockmap(change, caller)
+        {
+            say!(self, "cannot update sockmap in this context\n");
         }
         let (number, name, id) = (map_type as u32, call.name, call.func);
         fail!(

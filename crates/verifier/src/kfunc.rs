@@ -306,12 +306,12 @@ impl<'a> Checker<'a> {
             (Special::TaskWorkSignal | Special::TaskWorkResume, _) => Some(Callback::TaskWork),
             _ => None,
         };
-        if let Some(callback) = callback {
-            if let Err(e) = self.call_callback(info.sub, callback) {
-                let id = kfunc.id;
-                say!(self, "kfunc {name}#{id} failed callback verification\n");
-                return Err(e);
-            }
+        if let Some(callback) = callback
+            && let Err(e) = self.call_callback(info.sub, callback)
+        {
+            let id = kfunc.id;
+            say!(self, "kfunc {name}#{id} failed callback verification\n");
+            return Err(e);
         }
         if kfunc.special == Special::SessionCookie {
             info.r0_size = 8;
@@ -554,11 +554,11 @@ impl<'a> Checker<'a> {
             reg.set_pointer(ty);
             reg.set_btf(BtfOf::Kernel, object.id());
         } else {
-            if info.r0_size == 0 {
-                if let Some(size) = pointee.and_then(|t| btf.size_of(t.id())) {
-                    info.r0_size = size;
-                    info.r0_rdonly = true;
-                }
+            if info.r0_size == 0
+                && let Some(size) = pointee.and_then(|t| btf.size_of(t.id()))
+            {
+                info.r0_size = size;
+                info.r0_rdonly = true;
             }
             if info.r0_size == 0 {
                 let (kind, tname) =
@@ -1042,6 +1042,10 @@ impl<'a> Checker<'a> {
     }
 
     fn map_arg(&mut self, n: u8, reg: &Reg, info: &mut Info) -> Res {
+        if reg.ty.base() == Base::BtfId {
+            // Judged as a pointer to the kernel's structure.
+            return Ok(());
+        }
         let is_map = matches!(
             reg.ty.base(),
             Base::ConstMapPtr | Base::MapValue | Base::MapKey
@@ -1085,15 +1089,15 @@ impl<'a> Checker<'a> {
         info: &mut Info,
     ) -> Res {
         let n = at as u8 + 1;
-        if !(self.reg(n).is_null() && buffer.name().ends_with("__opt")) {
-            if let Err(e) = self.mem_size_pair(n + 1) {
-                let next = at + 1;
-                say!(
-                    self,
-                    "arg#{at} arg#{next} memory, len pair leads to invalid memory access\n"
-                );
-                return Err(e);
-            }
+        if !(self.reg(n).is_null() && buffer.name().ends_with("__opt"))
+            && let Err(e) = self.mem_size_pair(n + 1)
+        {
+            let next = at + 1;
+            say!(
+                self,
+                "arg#{at} arg#{next} memory, len pair leads to invalid memory access\n"
+            );
+            return Err(e);
         }
         if size.name().ends_with("__szk") {
             let bits = self.reg(n + 1).range.bits;
@@ -1419,10 +1423,8 @@ impl<'a> Checker<'a> {
             _ => {}
         }
         self.dynptr_arg(n, flags, clone_of)?;
-        if !uninit {
-            if let Some(dynptr) = self.dynptr_at(reg) {
-                info.dynptr = Some((dynptr.id, dynptr.dynptr_kind(), dynptr.ref_obj_id));
-            }
+        if !uninit && let Some(dynptr) = self.dynptr_at(reg) {
+            info.dynptr = Some((dynptr.id, dynptr.dynptr_kind(), dynptr.ref_obj_id));
         }
         Ok(())
     }

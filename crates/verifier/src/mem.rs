@@ -383,10 +383,10 @@ impl<'a> Checker<'a> {
 
     /// Checks that no pointer is stored where others can read it.
     fn check_leak(&mut self, op: &MemOp, into: &str) -> Res {
-        if let (Access::Write, Some(v)) = (op.access, op.value) {
-            if self.is_pointer_value(v) {
-                fail!(self, Acces, "R{v} leaks addr into {into}\n");
-            }
+        if let (Access::Write, Some(v)) = (op.access, op.value)
+            && self.is_pointer_value(v)
+        {
+            fail!(self, Acces, "R{v} leaks addr into {into}\n");
         }
         Ok(())
     }

@@ -170,14 +170,14 @@ impl Checker<'_> {
         if ty.is_non_owning() {
             list.push("non_own_ref".into());
         }
-        if matches!(ty.base(), Base::ConstMapPtr | Base::MapKey | Base::MapValue) {
-            if let Some(map) = reg.map().map(|m| &self.maps[m]) {
-                if !map.name.is_empty() {
-                    add(&mut list, "map", &map.name);
-                }
-                add(&mut list, "ks", map.key_size);
-                add(&mut list, "vs", map.value_size);
+        if matches!(ty.base(), Base::ConstMapPtr | Base::MapKey | Base::MapValue)
+            && let Some(map) = reg.map().map(|m| &self.maps[m])
+        {
+            if !map.name.is_empty() {
+                add(&mut list, "map", &map.name);
             }
+            add(&mut list, "ks", map.key_size);
+            add(&mut list, "vs", map.value_size);
         }
         if ty != RegType::SCALAR && reg.off != 0 {
             add(&mut list, "off", snum(reg.off as i64));

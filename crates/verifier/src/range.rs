@@ -376,12 +376,8 @@ impl Range {
         self.bounds_contain(inner) && self.bits.contains(inner.bits)
     }
 
-    /// Bits needed to hold the largest value.
-    pub const fn width(&self) -> u32 {
-        64 - self.umax.leading_zeros()
-    }
-
-    /// Whether the number `value` may be taken (for tests and for checking claims at run time).
+    /// Whether the number `value` may be taken (what the tests ask).
+    #[cfg(test)]
     pub fn admits(&self, value: u64) -> bool {
         self.bits.contains(Tnum::known(value))
             && (self.umin..=self.umax).contains(&value)

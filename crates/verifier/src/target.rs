@@ -81,11 +81,10 @@ impl<'a> AttachInfo<'a> {
         if let (Some(btf), Some(at)) = (
             env.kernel_btf,
             program.attach.as_ref().ok().copied().flatten(),
-        ) {
-            if at.module.is_none() {
-                info.type_id = at.type_id;
-                info.resolve(btf, at.member);
-            }
+        ) && at.module.is_none()
+        {
+            info.type_id = at.type_id;
+            info.resolve(btf, at.member);
         }
         info
     }

@@ -665,10 +665,11 @@ fn member_span(btf: &Btf, object: Type<'_>, path: &str) -> Option<(u32, u32)> {
             };
         }
         // A structure that begins with another inherits its fields (tcp_sock of sock).
-        if is_struct(&t) && (member.name().is_empty() || start == 0) {
-            if let Some((o, s)) = member_span(btf, t, path) {
-                return Some((start + o, s));
-            }
+        if is_struct(&t)
+            && (member.name().is_empty() || start == 0)
+            && let Some((o, s)) = member_span(btf, t, path)
+        {
+            return Some((start + o, s));
         }
     }
     None
