@@ -408,7 +408,7 @@ impl Input {
         match self.shape {
             Shape::None => Err(InputError::NoPacket(self.prog_type)),
             Shape::Xdp => self.set_xdp(packet),
-            Shape::Skb { l2, direct } => self.set_skb(packet, l2, direct),
+            Shape::Skb { l2, .. } => self.set_skb(packet, l2),
             Shape::Flow => self.set_flow(packet),
             Shape::Message => self.set_message(packet),
         }
@@ -474,7 +474,7 @@ impl Input {
         Ok(())
     }
 
-    fn set_skb(&mut self, packet: &[u8], l2: bool, direct: bool) -> Result<(), InputError> {
+    fn set_skb(&mut self, packet: &[u8], l2: bool) -> Result<(), InputError> {
         self.reserve(packet.len())?;
         let start = self.head + SKB_HEADROOM;
         self.pages.bytes_mut()[start..start + packet.len()].copy_from_slice(packet);
@@ -482,7 +482,7 @@ impl Input {
         self.data = if l2 { start } else { network };
         self.meta = self.data;
         self.end = start + packet.len();
-        self.skb = SkbState::new(start, network, direct);
+        self.skb = SkbState::new(start, network);
         let protocol = dissect::ethernet_protocol(packet);
         self.fill_socket(protocol, &packet[ETH_HLEN..]);
         let len = self.end - self.data;
@@ -602,7 +602,7 @@ impl Input {
         let start = self.head + SKB_HEADROOM;
         self.pages.bytes_mut()[start..start + packet.len()].copy_from_slice(packet);
         (self.data, self.meta, self.end) = (start, start, start + packet.len());
-        self.skb = SkbState::new(start, start + ETH_HLEN, true);
+        self.skb = SkbState::new(start, start + ETH_HLEN);
         let flags = self.given(flow_keys::FLAGS);
         let keys = &mut self.pages.bytes_mut()[FLOW_KEYS_AT..FLOW_KEYS_AT + flow_keys::SIZE];
         keys.fill(0);

@@ -63,7 +63,7 @@ pub(crate) struct TunnelKey {
 }
 
 impl SkbState {
-    pub fn new(mac: usize, network: usize, _direct: bool) -> Self {
+    pub fn new(mac: usize, network: usize) -> Self {
         Self {
             mac,
             network,

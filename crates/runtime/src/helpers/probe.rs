@@ -158,7 +158,7 @@ fn copy_from_user_str(env: &mut Env<'_>, a: &Args) -> Ret {
     Ok(copied)
 }
 
-/// `(dst, dst__sz, ptr)` into plain memory: what `bpf_rdonly_cast` readers use.
+/// kfuncs that read another task's memory: there is no other task.
 fn no_task(_: &mut Env<'_>, _: &Args) -> Ret {
     status(Err(ESRCH))
 }
