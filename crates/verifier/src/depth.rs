@@ -143,8 +143,7 @@ impl Checker<'_> {
                 continue;
             }
             if tail_call {
-                for at in 0..callers.len() {
-                    let caller = callers[at].1;
+                for &(_, caller) in &callers {
                     if self.subs[caller].is_exception_callback {
                         fail!(self, Inval, "cannot tail call within exception cb\n");
                     }

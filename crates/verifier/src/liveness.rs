@@ -269,13 +269,13 @@ impl Liveness {
         chain.depth = frame as u8 - 1;
         let outer = self.instance(flow, chain, start) as usize;
         let mut writes = [0; MAX_FRAMES];
-        for f in 0..frame {
+        for (f, write) in writes.iter_mut().enumerate().take(frame) {
             let instance = &self.instances[at];
             if instance.frames[f].is_none() {
                 continue;
             }
             let entry = instance.marks(f, instance.start);
-            writes[f] = entry.must_write_later;
+            *write = entry.must_write_later;
             self.instances[outer].read(f, site, entry.live_before);
         }
         self.instances[outer].write(site, &writes);

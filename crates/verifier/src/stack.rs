@@ -520,7 +520,7 @@ impl Checker<'_> {
             return;
         }
         let linked = reg.id & crate::reg::ADD_CONST != 0;
-        if (reg.id != 0 && !linked) || (!linked && reg.range.bits.is_const()) {
+        if !linked && (reg.id != 0 || reg.range.bits.is_const()) {
             return;
         }
         let id = if reg.range.bits.is_const() {
