@@ -2,7 +2,7 @@
 //! README has an example.
 //!
 //! Each stage is a crate of its own, re-exported here under its name: [`isa`], [`btf`],
-//! [`spec`], [`object`], [`maps`], [`runtime`], [`oracle`].
+//! [`spec`], [`object`], [`verifier`], [`maps`], [`runtime`], [`oracle`].
 #![forbid(unsafe_code)]
 
 pub mod kernel;
@@ -17,6 +17,7 @@ pub use bpfkit_object as object;
 pub use bpfkit_oracle as oracle;
 pub use bpfkit_runtime as runtime;
 pub use bpfkit_spec as spec;
+pub use bpfkit_verifier as verifier;
 
 pub use bpfkit_object::{Object, Program, Target};
 pub use bpfkit_runtime::{

@@ -8,6 +8,7 @@ use bpfkit_object::{Linker, Object, ObjectError, SlotValue, Target};
 use bpfkit_runtime::{
     Engine, Executable, Interpreter, LoadError, LoadOptions, Local, MapOptions, MapSet, MapSetError,
 };
+use bpfkit_verifier::{Environment, Verdict};
 
 /// Why an object's program cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +81,8 @@ impl<'t> Session<'t> {
     /// # Errors
     /// When a map cannot be made.
     pub fn with(object: Object, options: SessionOptions<'t>) -> Result<Self, SessionError> {
-        let maps = MapSet::new(&Linker::new(&object, &options.target).maps(), &options.maps)?;
+        let defs = Linker::new(&object, &options.target).maps();
+        let maps = MapSet::with_types(&defs, object.btf.as_deref(), &options.maps)?;
         Ok(Session {
             object,
             options,
@@ -126,6 +128,29 @@ impl<'t> Session<'t> {
         Ok(wanted)
     }
 
+    /// Judges a program as Linux 6.18 would, for a privileged process.
+    ///
+    /// # Errors
+    /// When it does not link; a refusal is a verdict.
+    pub fn verify(&self, program: &str) -> Result<Verdict, SessionError> {
+        let mut linker = Linker::new(&self.object, &self.options.target);
+        let linked = linker.link(self.index_of(program)?)?;
+        let environment = Environment::new(self.options.target.kernel_btf);
+        Ok(bpfkit_verifier::verify(
+            &linked,
+            &linker.maps(),
+            &environment,
+        ))
+    }
+
+    fn index_of(&self, program: &str) -> Result<usize, SessionError> {
+        self.object
+            .program_index(program)
+            .ok_or_else(|| SessionError::NoProgram {
+                name: program.to_owned(),
+            })
+    }
+
     fn load_one(
         &self,
         name: &str,
@@ -135,12 +160,7 @@ impl<'t> Session<'t> {
         if let Some(executable) = loaded.get(name) {
             return Ok(Arc::clone(executable));
         }
-        let index = self
-            .object
-            .program_index(name)
-            .ok_or_else(|| SessionError::NoProgram {
-                name: name.to_owned(),
-            })?;
+        let index = self.index_of(name)?;
         let program = Arc::new(linker.link(index)?);
         let executable = self
             .options

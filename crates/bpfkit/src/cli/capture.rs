@@ -59,11 +59,13 @@ impl Capture {
             .map_err(|_| fail(&"not a capture: shorter than any pcap header"))?;
         let source: Box<dyn Read> = Box::new(std::io::Cursor::new(magic).chain(source));
         let (format, link, offset) = if magic == PCAPNG_MAGIC {
-            let reader = PcapNgReader::new(source).map_err(|error| fail(&format!("not a capture: {}", describe(&error))))?;
+            let reader = PcapNgReader::new(source)
+                .map_err(|error| fail(&format!("not a capture: {}", describe(&error))))?;
             // The link type stands in an interface block, which comes before any packet.
             (Format::PcapNg(reader), DataLink::ETHERNET, 0)
         } else {
-            let reader = PcapReader::new(source).map_err(|error| fail(&format!("not a capture: {}", describe(&error))))?;
+            let reader = PcapReader::new(source)
+                .map_err(|error| fail(&format!("not a capture: {}", describe(&error))))?;
             let header = reader.header();
             let format = Format::Pcap(reader, header.ts_resolution);
             (format, header.datalink, PCAP_HEADER_BYTES)

@@ -23,6 +23,14 @@ pub fn read_text(path: &Path) -> Result<String> {
         .map_err(|error| Failure::input(format!("{}: {}", path.display(), error.utf8_error())))
 }
 
+/// Reads a file of entries, one a line; empty lines and those that begin with `#` say nothing.
+pub fn read_list(path: &Path) -> Result<Vec<String>> {
+    let text = read_text(path)?;
+    let lines = text.lines().map(str::trim);
+    let entries = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(entries.map(str::to_owned).collect())
+}
+
 /// A file that appears under its name only when it is complete: it is written
 /// beside it and renamed by [`OutputFile::finish`]; dropped before, it leaves nothing.
 pub struct OutputFile {

@@ -3,11 +3,13 @@
 mod asm;
 mod capture;
 mod disasm;
+mod events;
 mod failure;
 mod features;
 mod files;
 mod hex;
 mod host;
+mod judge;
 mod map_words;
 mod objdump;
 mod objects;
@@ -20,6 +22,7 @@ mod run;
 mod symbols;
 mod values;
 mod verify;
+mod veristat;
 
 use std::process::ExitCode;
 
@@ -43,6 +46,8 @@ enum Command {
     Run(Box<run::Arguments>),
     /// Judge programs as the Linux verifier does
     Verify(verify::Arguments),
+    /// Collect and compare verification statistics, as the kernel's veristat does
+    Veristat(Box<veristat::Arguments>),
     /// Print a program's instructions
     Disasm(disasm::Arguments),
     /// Assemble text to instructions
@@ -80,6 +85,7 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Veristat(arguments) => veristat::run(&arguments),
         Command::Disasm(arguments) => disasm::run(&arguments),
         Command::Asm(arguments) => asm::run(&arguments),
         Command::Objdump(arguments) => objdump::run(&arguments),

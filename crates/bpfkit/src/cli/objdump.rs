@@ -156,7 +156,10 @@ fn references(object: &Object, program: &Program) -> Value {
         RefTarget::Poison { message, .. } => ("missing", message.clone()),
         RefTarget::Core { type_id, .. } => {
             let root = object.btf.as_ref().and_then(|btf| btf.type_by_id(*type_id));
-            ("core", root.map(|t| t.name().to_owned()).unwrap_or_default())
+            (
+                "core",
+                root.map(|t| t.name().to_owned()).unwrap_or_default(),
+            )
         }
     };
     let items = program.refs.iter().map(|reference| {

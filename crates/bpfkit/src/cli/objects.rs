@@ -1,5 +1,7 @@
 //! Opening objects and linking programs, as several commands do.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use bpfkit_btf::Btf;
@@ -17,7 +19,7 @@ pub struct LinkArguments {
     /// BTF of the kernel to relocate against; this machine's if it has one
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
-    /// Kernel configuration for .kconfig variables (text)
+    /// Kernel configuration for .kconfig variables (text); this machine's if it tells it
     #[arg(long, value_name = "FILE")]
     kconfig: Option<PathBuf>,
 }
@@ -36,7 +38,10 @@ impl LinkArguments {
             None if Path::new(KERNEL_BTF).exists() => Some(parse_btf(Path::new(KERNEL_BTF))?),
             None => None,
         };
-        let kconfig = self.kconfig.as_deref().map(files::read_text).transpose()?;
+        let kconfig = match &self.kconfig {
+            Some(path) => Some(files::read_text(path)?),
+            None => running_config(),
+        };
         Ok(Kernel { btf, kconfig })
     }
 }
@@ -55,6 +60,16 @@ impl Kernel {
             ..Target::default()
         }
     }
+}
+
+/// The running kernel's configuration, where it tells.
+fn running_config() -> Option<String> {
+    let mut text = String::new();
+    let file = File::open("/proc/config.gz").ok()?;
+    flate2::read::GzDecoder::new(file)
+        .read_to_string(&mut text)
+        .ok()?;
+    Some(text)
 }
 
 fn parse_btf(path: &Path) -> Result<Btf> {

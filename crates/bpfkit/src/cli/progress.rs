@@ -26,7 +26,10 @@ pub fn interrupted() -> bool {
 
 /// A bar over `total` bytes on standard error, shown on a terminal only.
 pub fn bytes(total: u64) -> ProgressBar {
-    bar(total, "{wide_bar} {percent:>3} %  {msg}  {bytes_per_sec}, {eta} left")
+    bar(
+        total,
+        "{wide_bar} {percent:>3} %  {msg}  {bytes_per_sec}, {eta} left",
+    )
 }
 
 /// A bar over `total` programs, likewise.

@@ -8,7 +8,7 @@ use bpfkit_runtime::{LoadOptions, MapSet, RawMemory, Vm, raw_program};
 
 use crate::cli::disasm::raw_insns;
 use crate::cli::failure::{Failure, Result};
-use crate::cli::run::{Arguments, bytes_of};
+use crate::cli::run::{Arguments, EngineName, bytes_of};
 use crate::cli::{files, output};
 
 pub fn run(arguments: &Arguments) -> Result {
@@ -20,6 +20,10 @@ pub fn run(arguments: &Arguments) -> Result {
         .map(bytes_of)
         .transpose()?
         .unwrap_or_default();
+    if arguments.engine == EngineName::Kernel {
+        let why = "--raw needs an engine of this process: the kernel gives programs a context";
+        return Err(Failure::machine(why));
+    }
     let engine = arguments.engine.start()?.engine;
     let executable = engine
         .load(program.into(), &MapSet::empty(), &LoadOptions::default())

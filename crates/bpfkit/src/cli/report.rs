@@ -9,6 +9,7 @@ use bpfkit_spec::ProgType;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::cli::events::Events;
 use crate::cli::map_words::{Change, Dump};
 use crate::cli::{hex, output, return_codes};
 
@@ -71,6 +72,11 @@ impl Tally {
         self.skipped += 1;
     }
 
+    /// Runs so far.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
     /// The first fault in words.
     pub fn first_fault(&self) -> Option<&str> {
         self.first_fault.as_deref()
@@ -127,6 +133,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     single: Option<Single>,
     trace: Trace,
+    events: Vec<Events>,
     map_changes: Vec<Change>,
     #[serde(skip_serializing_if = "Option::is_none")]
     maps: Option<Vec<Dump>>,
@@ -140,6 +147,7 @@ pub struct Parts {
     pub interrupted: bool,
     pub single: Option<Single>,
     pub trace: Trace,
+    pub events: Vec<Events>,
     pub map_changes: Vec<Change>,
     pub maps: Option<Vec<Dump>>,
 }
@@ -176,6 +184,7 @@ impl Report {
             interrupted: parts.interrupted,
             single: parts.single,
             trace: parts.trace,
+            events: parts.events,
             map_changes: parts.map_changes,
             maps: parts.maps,
         }
@@ -222,6 +231,9 @@ impl Report {
             let _ = writeln!(text, "\n{} runs faulted; the first: {fault}", self.faults);
         }
         self.trace_text(&mut text);
+        for events in &self.events {
+            events_text(events, &mut text);
+        }
         for change in &self.map_changes {
             change_text(change, &mut text);
         }
@@ -282,6 +294,33 @@ impl Report {
         if self.trace.count > SHOWN as u64 {
             text.push_str("  …\n");
         }
+    }
+}
+
+fn events_text(events: &Events, text: &mut String) {
+    let Events {
+        name,
+        map_type,
+        records,
+        bytes,
+        lost,
+        ..
+    } = events;
+    let _ = write!(
+        text,
+        "\n{name} ({map_type}): {records} records, {bytes} bytes"
+    );
+    match lost {
+        0 => text.push('\n'),
+        lost => {
+            let _ = writeln!(text, ", {lost} lost for want of room");
+        }
+    }
+    for record in &events.sample {
+        let _ = writeln!(text, "  {}", hex::spaced(record));
+    }
+    if *records > events.sample.len() as u64 {
+        text.push_str("  …\n");
     }
 }
 

@@ -14,6 +14,7 @@ use clap::ValueEnum;
 use pcap_file::DataLink;
 
 use crate::cli::capture::{Capture, CaptureWriter, Frame};
+use crate::cli::events::Reader;
 use crate::cli::failure::{Exit, Failure, Result};
 use crate::cli::host::MachineHost;
 use crate::cli::map_words::{self, Snapshot, View};
@@ -24,6 +25,8 @@ use crate::cli::{Format, files, hex, output, progress, raw};
 
 /// Changed elements shown for each map.
 const SAMPLE: usize = 8;
+/// Runs between two looks into ring buffers.
+const POLL: u64 = 64;
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -170,6 +173,7 @@ pub fn run(arguments: &Arguments) -> Result {
         ctx: arguments.ctx.as_deref().map(bytes_of).transpose()?,
         vm,
         tally: Tally::new(executable.program().decl.prog_type),
+        events: Reader::open(&views),
     };
     let (input, single, broken) = match &arguments.pcap {
         Some(capture) => {
@@ -194,6 +198,7 @@ pub fn run(arguments: &Arguments) -> Result {
         interrupted: progress::interrupted(),
         single,
         trace: Trace { count, lines },
+        events: runner.events.finish(),
         map_changes: before.changes(&views, SAMPLE),
         maps: arguments.dump_maps.map(|_| {
             views
@@ -291,6 +296,7 @@ struct Runner<'a> {
     ctx: Option<Vec<u8>>,
     vm: Vm,
     tally: Tally,
+    events: Reader<'a>,
 }
 
 impl Runner<'_> {
@@ -349,6 +355,9 @@ impl Runner<'_> {
         let outcome = self.executable.run(&mut self.vm, input);
         self.tally.time += outcome.duration.unwrap_or_else(|| start.elapsed());
         self.tally.add(&outcome, bytes);
+        if self.tally.runs() % POLL == 0 {
+            self.events.poll();
+        }
         outcome
     }
 

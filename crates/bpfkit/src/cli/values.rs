@@ -421,7 +421,12 @@ fn encode_member(
 }
 
 /// A member by name, through anonymous structs and unions, with the bit offset of what holds it.
-fn find_member<'a>(ty: Type<'a>, name: &str, base: u32, depth: u32) -> Option<(Member<'a>, u32)> {
+pub fn find_member<'a>(
+    ty: Type<'a>,
+    name: &str,
+    base: u32,
+    depth: u32,
+) -> Option<(Member<'a>, u32)> {
     if depth > MAX_DEPTH {
         return None;
     }

@@ -1,0 +1,236 @@
+//! Judging many programs of many objects, in parallel.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use bpfkit_object::{Linker, MapDef, Object, Program};
+use bpfkit_spec::{AttachType, KernelVersion, ProgType};
+use bpfkit_verifier::{Environment, Verdict};
+
+use crate::cli::objects::Kernel;
+use crate::cli::progress;
+
+/// Stack of a worker: deep types and long call chains recurse.
+const WORKER_STACK: usize = 64 << 20;
+
+/// An opened file.
+pub struct Opened {
+    /// Its name without directory.
+    pub name: String,
+    /// What it holds.
+    pub object: Object,
+}
+
+/// A program to judge.
+#[derive(Clone, Copy)]
+pub struct Job {
+    /// Index in the list of opened files.
+    pub file: usize,
+    /// Index among the object's programs.
+    pub prog: usize,
+}
+
+/// How to judge.
+#[derive(Clone, Copy, Default)]
+pub struct Options {
+    /// 1 the last path, 2 all paths, 4 statistics, or their sum.
+    pub log_level: u32,
+    /// As the kernel judges a process without capabilities.
+    pub unprivileged: bool,
+    /// Kernel to judge by; the newest known without it.
+    pub kernel: Option<KernelVersion>,
+    /// `BPF_F_TEST_STATE_FREQ`.
+    pub test_states: bool,
+    /// Judge `freplace` programs as programs of the type that their argument suggests.
+    pub guess_extensions: bool,
+    /// Threads; the machine's without it.
+    pub jobs: Option<NonZeroUsize>,
+}
+
+/// A judgement.
+pub struct Judged {
+    /// The linked program; `None` if it does not link.
+    pub program: Option<Program>,
+    /// What the verifier says, or why it could not be asked.
+    pub verdict: Result<Verdict, String>,
+    /// Microseconds that it took.
+    pub us: u64,
+    /// Where the program's type was guessed.
+    pub guess: Option<ProgType>,
+}
+
+/// Every program of the files that `wanted` picks by file and program name, in order.
+pub fn list(files: &[Opened], wanted: impl Fn(&str, &str) -> bool) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (file, opened) in files.iter().enumerate() {
+        for (prog, decl) in opened.object.programs.iter().enumerate() {
+            if wanted(&opened.name, &decl.name) {
+                jobs.push(Job { file, prog });
+            }
+        }
+    }
+    jobs
+}
+
+/// Judges every job, on as many threads as asked for. `done` makes a result of each judgement,
+/// on the thread that judged; results come in the order of the jobs, `None` for those not
+/// begun before an interrupt.
+pub fn judge_all<T: Send>(
+    options: &Options,
+    kernel: &Kernel,
+    files: &[Opened],
+    jobs: &[Job],
+    done: impl Fn(Job, Judged) -> T + Sync,
+) -> Vec<Option<T>> {
+    let threads = options.jobs.or(thread::available_parallelism().ok());
+    let threads = threads.map_or(1, NonZeroUsize::get).min(jobs.len());
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<Option<T>>> = Mutex::new(jobs.iter().map(|_| None).collect());
+    let bar = progress::items(jobs.len() as u64);
+    let work = || {
+        let target = kernel.target();
+        let mut linker: Option<(usize, Linker<'_>, Vec<MapDef>)> = None;
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&job) = jobs.get(at) else { return };
+            if progress::interrupted() {
+                return;
+            }
+            if linker.as_ref().is_none_or(|(of, ..)| *of != job.file) {
+                let new = Linker::new(&files[job.file].object, &target);
+                let maps = sized(new.maps());
+                linker = Some((job.file, new, maps));
+            }
+            let Some((_, linker, maps)) = &mut linker else {
+                return;
+            };
+            let result = done(job, judge(options, kernel, job, linker, maps));
+            results.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(result);
+            bar.inc(1);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let spawned = thread::Builder::new()
+                .stack_size(WORKER_STACK)
+                .spawn_scoped(scope, work);
+            if spawned.is_err() {
+                // No further thread to be had: this one does the work.
+                work();
+            }
+        }
+    });
+    bar.finish_and_clear();
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn judge(
+    options: &Options,
+    kernel: &Kernel,
+    job: Job,
+    linker: &mut Linker<'_>,
+    maps: &[MapDef],
+) -> Judged {
+    let mut judged = Judged {
+        program: None,
+        verdict: Err(String::new()),
+        us: 0,
+        guess: None,
+    };
+    let mut program = match linker.link(job.prog) {
+        Ok(program) => program,
+        Err(error) => {
+            judged.verdict = Err(error.to_string());
+            return judged;
+        }
+    };
+    let prog_type = program.decl.prog_type;
+    if prog_type == ProgType::Unspec || (options.guess_extensions && prog_type == ProgType::Ext) {
+        match guess_type(&program) {
+            Some(row) => {
+                program.decl.prog_type = row.prog_type;
+                if let (ProgType::Ext, Some(attach)) = (prog_type, row.attach_type) {
+                    program.decl.attach_type = attach;
+                }
+                judged.guess = Some(row.prog_type);
+            }
+            None if prog_type == ProgType::Unspec => {
+                let section = &program.decl.section;
+                judged.verdict = Err(format!("section '{section}' names no program type"));
+                return judged;
+            }
+            None => {}
+        }
+    }
+    let mut environment = Environment::new(kernel.btf());
+    environment.privileged = !options.unprivileged;
+    environment.log_level = options.log_level;
+    environment.test_state_freq = options.test_states;
+    if let Some(version) = options.kernel {
+        environment.kernel_version = version;
+    }
+    let start = Instant::now();
+    let verdict = bpfkit_verifier::verify(&program, maps, &environment);
+    judged.us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    judged.verdict = Ok(verdict);
+    judged.program = Some(program);
+    judged
+}
+
+/// Maps that the application is to size get one entry, as veristat gives them.
+fn sized(mut maps: Vec<MapDef>) -> Vec<MapDef> {
+    for map in &mut maps {
+        map.max_entries = map.max_entries.max(1);
+    }
+    maps
+}
+
+struct Guess {
+    /// Structure that the program's argument points to.
+    context: &'static str,
+    prog_type: ProgType,
+    attach_type: Option<AttachType>,
+}
+
+const fn guess(
+    context: &'static str,
+    prog_type: ProgType,
+    attach_type: Option<AttachType>,
+) -> Guess {
+    Guess {
+        context,
+        prog_type,
+        attach_type,
+    }
+}
+
+/// Program types by their context, as veristat guesses them, with an attach type that suits.
+#[rustfmt::skip]
+const BY_CONTEXT: &[Guess] = &[
+    guess("__sk_buff", ProgType::SchedCls, None),
+    guess("xdp_md", ProgType::Xdp, Some(AttachType::Xdp)),
+    guess("bpf_sock", ProgType::CgroupSock, Some(AttachType::CgroupInet4PostBind)),
+    guess("bpf_sock_addr", ProgType::CgroupSockAddr, Some(AttachType::CgroupInet4Bind)),
+    guess("bpf_sock_ops", ProgType::SockOps, Some(AttachType::CgroupSockOps)),
+    guess("sk_msg_md", ProgType::SkMsg, Some(AttachType::SkMsgVerdict)),
+    guess("bpf_cgroup_dev_ctx", ProgType::CgroupDevice, Some(AttachType::CgroupDevice)),
+    guess("bpf_sysctl", ProgType::CgroupSysctl, Some(AttachType::CgroupSysctl)),
+    guess("bpf_sockopt", ProgType::CgroupSockopt, Some(AttachType::CgroupSetsockopt)),
+    guess("sk_reuseport_md", ProgType::SkReuseport, Some(AttachType::SkReuseportSelectOrMigrate)),
+    guess("bpf_sk_lookup", ProgType::SkLookup, Some(AttachType::SkLookup)),
+    guess("bpf_raw_tracepoint_args", ProgType::RawTracepoint, None),
+    guess("pt_regs", ProgType::Kprobe, None),
+    guess("bpf_perf_event_data", ProgType::PerfEvent, None),
+    guess("bpf_user_pt_regs_t", ProgType::PerfEvent, None),
+];
+
+fn guess_type(program: &Program) -> Option<&'static Guess> {
+    let btf = program.btf.as_deref()?;
+    let function = btf.type_by_id(program.subprograms.first()?.type_id)?;
+    let context = function.proto()?.params().next()?;
+    let name = context.type_in()?.resolve()?.target()?.resolve()?.name();
+    BY_CONTEXT.iter().find(|row| row.context == name)
+}
