@@ -103,22 +103,23 @@ impl Mapping {
         // SAFETY: pages of this range, which `inside` tested.
         let failed = unsafe {
             let at = self.base.as_ptr().add(offset).cast();
+            libc::madvise(at, len, libc::MADV_DONTNEED);
             libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) != 0
         };
         if failed { Err(Errno::ENOMEM) } else { Ok(()) }
     }
 
-    /// Takes the memory of these bytes back: they fault again.
+    /// Takes the contents of these bytes back. They stay accessible and read as zero: a
+    /// program on another thread may still hold an address there, and what it writes is
+    /// dropped when the pages are populated again.
     pub(crate) fn depopulate(&self, offset: usize, len: usize) {
         if self.inside(offset, len).is_err() {
             return;
         }
-        // SAFETY: pages of this range, which `inside` tested; a program that still
-        // holds an address there faults, as in the kernel.
+        // SAFETY: pages of this range, which `inside` tested; their contents become zero.
         unsafe {
             let at = self.base.as_ptr().add(offset).cast();
             libc::madvise(at, len, libc::MADV_DONTNEED);
-            libc::mprotect(at, len, libc::PROT_NONE);
         }
     }
 
