@@ -208,7 +208,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[0],
-            "Program  Verdict (A)  Verdict (B)  Verdict (DIFF)  Insns (A)  Insns (B)  Insns   (DIFF)"
+            "Program  Verdict (A)  Verdict (B)  Verdict (DIFF)  Insns (A)  Insns (B)  Insns  (DIFF)"
         );
         let same = lines.iter().find(|line| line.starts_with("same")).unwrap();
         assert_eq!(

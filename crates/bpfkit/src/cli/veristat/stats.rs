@@ -177,18 +177,6 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Of a statistic, as it is without options.
-    pub fn of(stat: Stat) -> Spec {
-        Spec {
-            named: Named {
-                stat,
-                variant: Variant::B,
-                absolute: false,
-            },
-            ascending: stat.def().ascending,
-        }
-    }
-
     /// A name, and `^` (upwards) or one of `v V . ! _` (downwards) behind it.
     pub fn parse(text: &str) -> Result<Spec, String> {
         let (name, order) = match text.char_indices().next_back() {
