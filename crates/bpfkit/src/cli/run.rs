@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bpfkit::kernel::KernelEngine;
 use bpfkit::{MapOptions, Session, SessionOptions};
+use bpfkit_btf::Btf;
 use bpfkit_object::Object;
 use bpfkit_runtime::context::{Input, InputError};
 use bpfkit_runtime::{Engine, Executable, Interpreter, Outcome, Vm};
@@ -172,6 +173,7 @@ pub fn run(arguments: &Arguments) -> Result {
         executable: &*executable,
         ctx: arguments.ctx.as_deref().map(bytes_of).transpose()?,
         vm,
+        kernel_btf: kernel.btf(),
         tally: Tally::new(executable.program().decl.prog_type),
         events: Reader::open(&views),
     };
@@ -294,6 +296,8 @@ struct Runner<'a> {
     executable: &'a dyn Executable,
     /// Context bytes given on the command line.
     ctx: Option<Vec<u8>>,
+    /// BTF of the kernel that the program is linked against.
+    kernel_btf: Option<&'a Btf>,
     vm: Vm,
     tally: Tally,
     events: Reader<'a>,
@@ -310,7 +314,7 @@ impl Runner<'_> {
         let data = self.arguments.data.as_deref().map(bytes_of).transpose()?;
         let (input, what) = match (&data, &self.ctx) {
             (Some(data), _) => (
-                Input::packet(prog_type, data),
+                self.new_input(data),
                 format!("a packet of {} bytes", data.len()),
             ),
             (None, Some(ctx)) => (
@@ -320,16 +324,13 @@ impl Runner<'_> {
             (None, None) => (Input::default_for(prog_type), "an empty input".to_owned()),
         };
         let mut input = input.map_err(Failure::input)?;
-        if let (Some(_), Some(ctx)) = (&data, &self.ctx) {
-            input.set_context(ctx).map_err(Failure::input)?;
-        }
         let bytes = data.as_ref().map_or(0, Vec::len) as u64;
         let mut last = Outcome::default();
         for _ in 0..self.arguments.repeat {
             if progress::interrupted() {
                 break;
             }
-            if let Some(data) = &data {
+            if let Some(data) = data.as_ref().filter(|_| input.has_packet()) {
                 input.set_packet(data).map_err(Failure::input)?;
             }
             last = self.timed(&mut input, bytes);
@@ -389,7 +390,9 @@ impl Runner<'_> {
             };
             let mut outcome = self.timed(ready, packet.len() as u64);
             for _ in 1..self.arguments.repeat {
-                ready.set_packet(&packet).map_err(Failure::input)?;
+                if ready.has_packet() {
+                    ready.set_packet(&packet).map_err(Failure::input)?;
+                }
                 outcome = self.timed(ready, packet.len() as u64);
             }
             if let Some(path) = &self.arguments.write {
@@ -421,8 +424,9 @@ impl Runner<'_> {
         packet: &[u8],
     ) -> Result<Option<&'i mut Input>> {
         let placed = match input {
-            Some(ready) => ready.set_packet(packet),
-            None => self.first_input(packet).map(|made| *input = Some(made)),
+            Some(ready) if ready.has_packet() => ready.set_packet(packet),
+            // The first packet, or a context that is made anew for each.
+            _ => self.new_input(packet).map(|made| *input = Some(made)),
         };
         match placed {
             Ok(()) => Ok(input.as_mut()),
@@ -431,8 +435,11 @@ impl Runner<'_> {
         }
     }
 
-    fn first_input(&self, packet: &[u8]) -> std::result::Result<Input, InputError> {
-        let mut input = Input::packet(self.prog_type(), packet)?;
+    fn new_input(&self, packet: &[u8]) -> std::result::Result<Input, InputError> {
+        let mut input = match (self.prog_type(), self.kernel_btf) {
+            (ProgType::Netfilter, Some(btf)) => return Input::netfilter(packet, btf),
+            (prog_type, _) => Input::packet(prog_type, packet)?,
+        };
         if let Some(ctx) = &self.ctx {
             input.set_context(ctx)?;
         }

@@ -9,6 +9,7 @@ mod dissect;
 mod input;
 pub mod layout;
 mod msg;
+mod netfilter;
 mod skb;
 mod vlan;
 mod xdp;
