@@ -85,8 +85,7 @@ impl Checker<'_> {
             let reg = self.reg_mut(insn.dst);
             let src = reg.range;
             arith::apply(op, wide, &mut reg.range, &src);
-            reg.id = 0;
-            reg.off = 0;
+            reg.unname();
             return Ok(());
         }
         if self.reg(insn.dst).ty != RegType::SCALAR {
@@ -111,8 +110,7 @@ impl Checker<'_> {
             ..Range::UNKNOWN
         };
         reg.range.sync();
-        reg.id = 0;
-        reg.off = 0;
+        reg.unname();
         Ok(())
     }
 
@@ -193,7 +191,7 @@ impl Checker<'_> {
         }
         let mut src = *self.reg(insn.src);
         if !same {
-            src.id = 0;
+            src.unname();
         }
         match (wide, insn.off) {
             (true, bits) => src.range.sign_extend(bits as u32 / 8),
@@ -272,14 +270,13 @@ impl Checker<'_> {
             (privileged, op, wide && reg.id != 0, constant)
         {
             if reg.id & ADD_CONST != 0 || value > i32::MAX as u64 {
-                reg.off = 0;
-                reg.id = 0;
+                reg.unname();
             } else {
                 reg.id |= ADD_CONST;
                 reg.off = value as i32;
             }
         } else {
-            reg.id = 0;
+            reg.unname();
         }
         Ok(())
     }

@@ -415,11 +415,11 @@ fn collect_links(state: &mut State, id: u32, linked: &mut Linked) {
         }
         let frame = state.frame_mut(f);
         for n in (0..FP).filter(|n| regs & (1 << n) != 0) {
-            frame.regs[n].id = 0;
+            frame.regs[n].unname();
         }
         for (n, slot) in frame.stack.iter_mut().enumerate() {
             if slots & (1 << n) != 0 {
-                slot.reg.id = 0;
+                slot.reg.unname();
             }
         }
     }

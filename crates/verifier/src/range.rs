@@ -151,6 +151,14 @@ impl Range {
         }
         if self.smin32 as u32 <= self.smax32 as u32 {
             self.meet_u32(self.smin32 as u32, self.smax32 as u32);
+        } else if self.umax32 < self.smin32 as u32 {
+            // As in `deduce64`: only the non-negative part of the signed range is met ...
+            self.smin32 = self.umin32 as i32;
+            self.umax32 = self.umax32.min(self.smax32 as u32);
+        } else if (self.smax32 as u32) < self.umin32 {
+            // ... or only the negative one.
+            self.smax32 = self.umax32 as i32;
+            self.umin32 = self.umin32.max(self.smin32 as u32);
         }
     }
 

@@ -433,6 +433,13 @@ impl Reg {
         self.ref_obj_id = 0;
     }
 
+    /// Takes a scalar's name, and the constant by which it differed from others of that name:
+    /// the constant must not go over to a name given later.
+    pub const fn unname(&mut self) {
+        self.id = 0;
+        self.off = 0;
+    }
+
     /// A pointer of that type with no offset, otherwise cleared.
     pub fn set_pointer(&mut self, ty: RegType) {
         self.set_known(0);

@@ -177,7 +177,7 @@ impl Checker<'_> {
                 }
                 let mut reg = value.map_or(reg, |v| *self.reg(v));
                 if !fits {
-                    reg.id = 0;
+                    reg.unname();
                 }
                 self.save(frame, at, reg, size);
             }
@@ -374,7 +374,7 @@ impl Checker<'_> {
         if size <= spilled && off % SLOT == 0 {
             let mut reg = slot.reg;
             if width(&reg) > 8 * size as u32 {
-                reg.id = 0;
+                reg.unname();
             }
             *self.reg_mut(dst) = reg;
             self.push_step(step, 0);
