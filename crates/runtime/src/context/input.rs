@@ -163,7 +163,20 @@ pub struct Input {
     pub(super) message: Range<usize>,
     pub(crate) call: TracedCall,
     pub(crate) sysctl: Sysctl,
+    /// The packet behind a `struct sk_buff` of the kernel's own layout.
+    pub(crate) kernel_packet: Option<KernelPacket>,
     blocks: Vec<Block>,
+}
+
+/// A packet that a program reaches through a `struct sk_buff` of the kernel's own layout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelPacket {
+    /// Address of the `struct sk_buff`.
+    pub skb: u64,
+    /// First byte, at the network header.
+    pub data: u64,
+    /// Bytes.
+    pub len: u32,
 }
 
 /// What a tracing program learns about the call it is attached to, beside its arguments.
@@ -312,6 +325,7 @@ impl Input {
             message: 0..0,
             call: TracedCall::default(),
             sysctl: Sysctl::default(),
+            kernel_packet: None,
             blocks: Vec::new(),
         })
     }

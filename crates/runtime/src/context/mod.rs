@@ -14,6 +14,7 @@ mod skb;
 mod vlan;
 mod xdp;
 
+pub(crate) use input::KernelPacket;
 pub use input::{Input, InputError, Sysctl, TracedCall};
 pub use skb::Checksum;
 pub(crate) use skb::{HeaderStart, TunnelKey};

@@ -5,7 +5,7 @@
 use bpfkit_btf::{Btf, Kind, Type};
 use bpfkit_spec::ProgType;
 
-use super::input::{ETH_HLEN, Input, InputError};
+use super::input::{ETH_HLEN, Input, InputError, KernelPacket};
 
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
 const PROTO_IPV4: u64 = 2;
@@ -115,6 +115,11 @@ impl Input {
         state.set("out", device);
         let state = input.add_memory(&state.bytes, false)?;
 
+        input.kernel_packet = Some(KernelPacket {
+            skb,
+            data: data + ETH_HLEN as u64,
+            len: u32::try_from(length).map_err(|_| InputError::TooLong(packet.len()))?,
+        });
         let (state_at, skb_at) = input.ctx_mut().split_at_mut(8);
         state_at.copy_from_slice(&state.to_ne_bytes());
         skb_at.copy_from_slice(&skb.to_ne_bytes());

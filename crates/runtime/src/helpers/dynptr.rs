@@ -217,6 +217,20 @@ fn packet_dynptr(env: &mut Env<'_>, a: &Args, kind: Kind) -> Ret {
         clear(env, a[2])?;
         return Ok(errno(Errno::EINVAL));
     }
+    if kind == Kind::Skb
+        && let Some(packet) = packet::behind_kernel_skb(env, a[0])
+    {
+        // Its bytes lie in one piece, and netfilter programs may only read them.
+        let whole = Dynptr {
+            data: packet.data,
+            kind: Kind::Local,
+            offset: 0,
+            size: packet.len,
+            rdonly: true,
+        };
+        whole.store(env, a[2])?;
+        return Ok(0);
+    }
     let size = packet::dynptr_size(env, a[0], kind)?;
     let rdonly = kind == Kind::Skb && packet::read_only(env);
     Dynptr {

@@ -4,6 +4,7 @@ use bpfkit_maps::Errno;
 
 use super::dynptr::{Dynptr, Kind};
 use super::{Ret, Row, checksum, errno, result, status};
+use crate::context::KernelPacket;
 use crate::context::{HeaderStart, Input};
 use crate::env::{Args, Env};
 use crate::fault::Trap;
@@ -27,6 +28,12 @@ pub(crate) fn input<'a>(env: &'a mut Env<'_>, ctx: u64) -> Result<&'a mut Input,
         )));
     }
     Ok(input)
+}
+
+/// The packet of a netfilter program, behind its `struct sk_buff`.
+pub(crate) fn behind_kernel_skb(env: &mut Env<'_>, skb: u64) -> Option<KernelPacket> {
+    let input = env.context.as_any_mut().downcast_mut::<Input>()?;
+    input.kernel_packet.filter(|packet| packet.skb == skb)
 }
 
 /// Does something that may move the packet, and grants its new place.
