@@ -101,6 +101,20 @@ impl Checker<'_> {
     }
 
     fn find_exception_callback(&mut self) -> Res {
+        let main = self.program.subprograms.first().map_or(0, |s| s.type_id);
+        let tags = self.local.map_or(0, |btf| {
+            btf.decl_tags(main)
+                .filter(|t| t.component().is_none())
+                .filter(|t| t.name().starts_with("exception_callback:"))
+                .count()
+        });
+        if tags > 1 {
+            fail!(
+                self,
+                Exist,
+                "multiple exception callback tags for main subprog\n"
+            );
+        }
         let Some(index) = self.program.exception_callback else {
             return Ok(());
         };

@@ -12,6 +12,7 @@ pub enum Errno {
     Acces = 13,
     Fault = 14,
     Busy = 16,
+    Exist = 17,
     Inval = 22,
     NoSpc = 28,
     Range = 34,

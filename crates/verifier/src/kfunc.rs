@@ -246,6 +246,14 @@ impl<'a> Checker<'a> {
             fail!(self, Inval, "kernel btf_id {id} is not a function\n");
         };
         let name = func.name();
+        // They ask the driver; programs for a device cannot be given to us.
+        if name.starts_with("bpf_xdp_metadata_rx_") {
+            fail!(
+                self,
+                Inval,
+                "metadata kfuncs require device-bound program\n"
+            );
+        }
         let known = kfunc::by_name(name);
         self.kfunc_index.insert((id, off), self.kfuncs.len());
         self.kfuncs.push(Kfunc {

@@ -81,7 +81,12 @@ impl Checker<'_> {
                     self.resolve_map(at, insn.imm as usize, &mut used)?;
                     self.resolve_map_value(at, insn.imm as usize, second.imm as u32)?;
                 }
-                code::PSEUDO_MAP_FD | code::PSEUDO_MAP_IDX if second.imm == 0 => {
+                // Maps are handed over as a list: no descriptor names one.
+                code::PSEUDO_MAP_FD if second.imm == 0 => {
+                    let fd = insn.imm;
+                    fail!(self, Inval, "fd {fd} is not pointing to valid bpf_map\n");
+                }
+                code::PSEUDO_MAP_IDX if second.imm == 0 => {
                     self.resolve_map(at, insn.imm as usize, &mut used)?;
                 }
                 _ => fail!(self, Inval, "unrecognized bpf_ld_imm64 insn\n"),
