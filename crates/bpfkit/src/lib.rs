@@ -2,7 +2,8 @@
 //! README has an example.
 //!
 //! Each stage is a crate of its own, re-exported here under its name: [`isa`], [`btf`],
-//! [`spec`], [`object`], [`verifier`], [`maps`], [`runtime`], [`oracle`].
+//! [`spec`], [`object`], [`verifier`], [`maps`], [`runtime`],
+//! [`jit`], [`oracle`].
 #![forbid(unsafe_code)]
 
 pub mod kernel;
@@ -12,6 +13,7 @@ pub use session::{Session, SessionError, SessionOptions};
 
 pub use bpfkit_btf as btf;
 pub use bpfkit_isa as isa;
+pub use bpfkit_jit as jit;
 pub use bpfkit_maps as maps;
 pub use bpfkit_object as object;
 pub use bpfkit_oracle as oracle;

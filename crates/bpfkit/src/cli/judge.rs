@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bpfkit_object::{Linker, MapDef, Object, Program};
 use bpfkit_spec::{AttachType, KernelVersion, ProgType};
-use bpfkit_verifier::{Environment, Verdict};
+use bpfkit_verifier::{Environment, Explanation, Verdict};
 
 use crate::cli::objects::Kernel;
 use crate::cli::progress;
@@ -46,6 +46,8 @@ pub struct Options {
     pub test_states: bool,
     /// Judge `freplace` programs as programs of the type that their argument suggests.
     pub guess_extensions: bool,
+    /// Explain rejections.
+    pub explain: bool,
     /// Threads; the machine's without it.
     pub jobs: Option<NonZeroUsize>,
 }
@@ -56,6 +58,8 @@ pub struct Judged {
     pub program: Option<Program>,
     /// What the verifier says, or why it could not be asked.
     pub verdict: Result<Verdict, String>,
+    /// Why the program is refused, if it is and was to be explained.
+    pub explanation: Option<Explanation>,
     /// Microseconds that it took.
     pub us: u64,
     /// Where the program's type was guessed.
@@ -137,6 +141,7 @@ fn judge(
     let mut judged = Judged {
         program: None,
         verdict: Err(String::new()),
+        explanation: None,
         us: 0,
         guess: None,
     };
@@ -175,6 +180,17 @@ fn judge(
     let start = Instant::now();
     let verdict = bpfkit_verifier::verify(&program, maps, &environment);
     judged.us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    if let (Err(rejection), true) = (&verdict.result, options.explain) {
+        // What grew too large has no short way to show.
+        let log = match rejection.crowd.insns.is_empty() {
+            true => {
+                environment.log_level = 1;
+                bpfkit_verifier::verify(&program, maps, &environment).log
+            }
+            false => String::new(),
+        };
+        judged.explanation = Some(bpfkit_verifier::explain(&program, rejection, &log));
+    }
     judged.verdict = Ok(verdict);
     judged.program = Some(program);
     judged

@@ -4,6 +4,7 @@ mod asm;
 mod capture;
 mod disasm;
 mod events;
+mod explanation;
 mod failure;
 mod features;
 mod files;

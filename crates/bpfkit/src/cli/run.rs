@@ -7,6 +7,7 @@ use std::time::Instant;
 use bpfkit::kernel::KernelEngine;
 use bpfkit::{MapOptions, Session, SessionOptions};
 use bpfkit_btf::Btf;
+use bpfkit_jit::Jit;
 use bpfkit_object::Object;
 use bpfkit_runtime::context::{Input, InputError};
 use bpfkit_runtime::{Engine, Executable, Interpreter, Outcome, Vm};
@@ -93,6 +94,8 @@ pub struct Arguments {
 pub enum EngineName {
     /// The interpreter
     Interp,
+    /// The compiler for this processor
+    Jit,
     /// The running kernel, by BPF_PROG_TEST_RUN
     Kernel,
 }
@@ -113,6 +116,11 @@ impl EngineName {
         match self {
             EngineName::Interp => Ok(Started {
                 engine: Box::new(Interpreter::default()),
+                cpus: 1,
+                kernel: None,
+            }),
+            EngineName::Jit => Ok(Started {
+                engine: Box::new(Jit::default()),
                 cpus: 1,
                 kernel: None,
             }),

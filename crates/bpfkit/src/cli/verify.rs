@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cli::failure::{Exit, Failure, Result};
 use crate::cli::judge::{self, Opened};
 use crate::cli::objects::{self, LinkArguments};
-use crate::cli::{output, progress};
+use crate::cli::{explanation, output, progress};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Kernel to judge by
     #[arg(long, value_name = "VERSION")]
     kernel: Option<KernelVersion>,
+    /// Do not explain rejections
+    #[arg(long)]
+    no_explain: bool,
     /// Threads; the machine's without it
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -64,6 +67,8 @@ struct Row {
     us: u64,
     #[serde(skip)]
     log: String,
+    #[serde(skip)]
+    explanation: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -99,6 +104,7 @@ impl Row {
             stack_depth: String::new(),
             us: 0,
             log: String::new(),
+            explanation: String::new(),
         }
     }
 
@@ -125,6 +131,7 @@ impl Row {
             stack_depth: depths.join("+"),
             us,
             log: if log { verdict.log } else { String::new() },
+            explanation: String::new(),
         }
     }
 }
@@ -158,6 +165,7 @@ pub fn run(arguments: &Arguments) -> Result {
         log_level: arguments.log_level,
         unprivileged: arguments.unprivileged,
         kernel: arguments.kernel,
+        explain: !arguments.no_explain && arguments.format == Format::Table,
         jobs: arguments.jobs,
         ..judge::Options::default()
     };
@@ -170,7 +178,9 @@ pub fn run(arguments: &Arguments) -> Result {
         |job, judged| {
             let opened = &files[job.file];
             let name = &opened.object.programs[job.prog].name;
-            match judged.verdict {
+            let explanation = judged.explanation.as_ref();
+            let explanation = explanation.map(|e| explanation::render(&opened.name, name, e));
+            let mut row = match judged.verdict {
                 Ok(verdict) => Row::of(
                     &opened.name,
                     name,
@@ -179,7 +189,9 @@ pub fn run(arguments: &Arguments) -> Result {
                     arguments.log_level > 0,
                 ),
                 Err(message) => Row::error(&opened.name, Some(name), message),
-            }
+            };
+            row.explanation = explanation.unwrap_or_default();
+            row
         },
     ));
     let rows: Vec<Row> = rows.into_iter().flatten().collect();
@@ -234,7 +246,10 @@ fn report(arguments: &Arguments, rows: &[Row]) -> Result {
                     "file", "program", "verdict", "insns", "states", "us", "message",
                 ],
                 cells,
-            )
+            )?;
+            rows.iter()
+                .filter(|row| !row.explanation.is_empty())
+                .try_for_each(|row| output::text(&format!("\n{}", row.explanation)))
         }
     }
 }
