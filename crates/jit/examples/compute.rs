@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{env, error, fs};
 
 use bpfkit_isa::{AluOp, Op, Operand, Reg, Width};
-use bpfkit_jit::{CodeMemory, Features, Jit, Rule, Rules};
+use bpfkit_jit::{Arch, CodeMemory, Features, Jit, Rule, Rules};
 use bpfkit_object::{Object, Program, Target};
 use bpfkit_runtime::{
     Code, Engine, Executable, Interpreter, LoadOptions, MapSet, RawMemory, Trusted, Vm,
@@ -178,7 +178,10 @@ fn main() -> Result<()> {
         let trusted = || Code::Trusted(unsafe { Trusted::assume(Arc::clone(&program)) });
         let jit = Jit::default();
         if flag("--show") {
-            show(name, &jit.compile(&trusted(), &maps, &options)?);
+            show(
+                name,
+                &jit.compile(Arch::X86_64, &trusted(), &maps, &options)?,
+            );
         }
         let mut execs: Vec<Arc<dyn Executable>> = vec![
             Interpreter::default().load(trusted(), &maps, &options)?,
@@ -231,8 +234,13 @@ fn main() -> Result<()> {
         }
         let code = trusted();
         contestants.push(Box::new(move || {
-            jit.compile(&code, &MapSet::empty(), &LoadOptions::default())
-                .map_or(0, |c| c.len() as u64)
+            jit.compile(
+                Arch::X86_64,
+                &code,
+                &MapSet::empty(),
+                &LoadOptions::default(),
+            )
+            .map_or(0, |c| c.len() as u64)
         }));
         let mut times = time(&mut contestants);
         let load = times.pop().unwrap_or(f64::NAN);

@@ -10,10 +10,10 @@ use bpfkit_runtime::{
     LoadOptions, Local, MapSet, Outcome, Trap, Vm,
 };
 
+use crate::backend::{self, Arch, Features};
 use crate::callout::Pair;
 use crate::code_memory::{Code, CodeMemory};
 use crate::lower::{Plan, Rules};
-use crate::x86_64::{self, Features};
 
 /// Compiles programs for the processor that it runs on.
 #[derive(Clone)]
@@ -35,9 +35,7 @@ impl Jit {
     /// A compiler with a code memory, rules to follow and processor features to use; what the
     /// processor does not have is not used.
     pub fn new(memory: Arc<CodeMemory>, rules: Rules, features: Features) -> Self {
-        let features = Features {
-            bmi2: features.bmi2 && Features::host().bmi2,
-        };
+        let features = features.and(Features::host());
         Self {
             memory,
             rules,
@@ -45,12 +43,14 @@ impl Jit {
         }
     }
 
-    /// The machine code of a program, for reading: it runs only where it was loaded.
+    /// The machine code of a program for any architecture, for reading, with every feature
+    /// that its processors may have.
     ///
     /// # Errors
     /// As [`Engine::load`].
     pub fn compile(
         &self,
+        arch: Arch,
         code: &Source,
         maps: &MapSet,
         options: &LoadOptions<'_>,
@@ -62,7 +62,7 @@ impl Jit {
             is_checked(code, maps),
             self.rules,
         )?;
-        Ok(x86_64::compile(&plan, self.features, 0)?.code)
+        Ok(backend::compile(arch, &plan, Features::ALL, 0)?.code)
     }
 }
 
@@ -87,7 +87,11 @@ impl Engine for Jit {
         let plan = Plan::new(program, maps, options, checked, self.rules)?;
         let pointer_ids = vec![0; plan.pointers.len()].into_boxed_slice();
         let base = pointer_ids.as_ptr().addr() as u64;
-        let compiled = x86_64::compile(&plan, self.features, base)?;
+        let arch = Arch::HOST.ok_or_else(|| LoadError {
+            insn: 0,
+            kind: LoadErrorKind::Engine("no compiler for this architecture".to_owned()),
+        })?;
+        let compiled = backend::compile(arch, &plan, self.features, base)?;
         let code = self
             .memory
             .install(&compiled.code)

@@ -6,15 +6,15 @@
 //!
 //! Code memory is never writable and executable at one address ([`CodeMemory`]).
 
+mod aarch64;
+mod backend;
 mod callout;
 mod code_memory;
 mod engine;
 mod lower;
-#[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+pub use backend::{Arch, Features};
 pub use code_memory::{Code, CodeMemory};
 pub use engine::Jit;
 pub use lower::{Rule, Rules};
-#[cfg(target_arch = "x86_64")]
-pub use x86_64::Features;

@@ -223,7 +223,7 @@ proptest! {
         };
         let expected = run(&Interpreter::default(), checked());
         prop_assert_eq!(&expected.fault, &None);
-        let jit = |rules, bmi2| Jit::new(CodeMemory::new(), rules, Features { bmi2 });
+        let jit = |rules, bmi2| Jit::new(CodeMemory::new(), rules, Features { bmi2, ..Features::ALL });
         for engine in [jit(Rules::default(), true), jit(Rules::default(), false), jit(Rules::NONE, true)] {
             prop_assert_eq!(&run(&engine, checked()), &expected);
             let outcome = run(&engine, trusted());

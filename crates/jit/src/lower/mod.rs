@@ -56,6 +56,7 @@ pub(crate) struct Plan<'a> {
     /// Whether main may be called.
     pub(crate) main_is_called: bool,
     pub(crate) needs: Needs,
+    pub(crate) has_atomics: bool,
     /// Upper halves of arena pointers: the program's and the host's.
     pub(crate) arena: (u64, u64),
     flags: Vec<u8>,
@@ -95,6 +96,7 @@ impl<'a> Plan<'a> {
             functions: Vec::with_capacity(program.subprograms.len()),
             pointers: program.subprograms.iter().map(|s| s.start).collect(),
             main_is_called: false,
+            has_atomics: false,
             needs: Needs {
                 frame: checked,
                 state: checked,
@@ -215,6 +217,9 @@ impl<'a> Plan<'a> {
                     Call::Helper(id) => _ = self.resolver.helper(id)?,
                     Call::Kfunc { btf_id, .. } => _ = self.resolver.kfunc(slot, btf_id)?,
                 }
+            }
+            Op::Atomic { .. } | Op::LoadAcquire { .. } | Op::StoreRelease { .. } => {
+                self.has_atomics = true;
             }
             Op::LoadPacket { .. } => self.needs.state = true,
             Op::LoadImm64 {

@@ -317,14 +317,12 @@ impl Compiler<'_> {
         self.asm.jmp(unwind);
     }
 
-    /// `exit`.
+    /// `exit`: the function's last instruction goes on to the epilogue.
     pub(super) fn exit(&mut self) {
         self.flush(1);
-        if self.exit_bound {
-            return self.asm.jmp(self.exit);
+        self.exit_used = true;
+        if self.slot + 1 != self.function.end as usize {
+            self.asm.jmp(self.exit);
         }
-        self.asm.bind(self.exit);
-        self.exit_bound = true;
-        self.epilogue();
     }
 }

@@ -70,7 +70,7 @@ impl Compiler<'_> {
         self.asm.jcc(cc, self.jump_to(off.into()));
     }
 
-    /// `if … goto +1; goto TARGET`.
+    /// `if … goto +1; goto TARGET` and `if … goto +1; exit`.
     pub(super) fn inverted(&mut self, op: &Op) -> Option<usize> {
         let Op::JumpIf {
             cond,
@@ -87,12 +87,17 @@ impl Compiler<'_> {
             return None;
         }
         let next = self.slot + 1;
-        let Some(Op::Jump { off, .. }) = self.follower(next) else {
-            return None;
+        let target = match self.follower(next)? {
+            Op::Jump { off, .. } => Label(Plan::target(next, off) as u32),
+            // R0 is settled with everything else that is live.
+            Op::Exit if next + 1 != self.function.end as usize => {
+                self.exit_used = true;
+                self.exit
+            }
+            _ => return None,
         };
         let cc = self.compare(cond, width == Width::W64, dst, src);
-        self.asm
-            .jcc(cc.inverted(), Label(Plan::target(next, off) as u32));
+        self.asm.jcc(cc.inverted(), target);
         Some(next + 1)
     }
 

@@ -22,38 +22,13 @@ use bpfkit_isa::{Op, Reg};
 use bpfkit_runtime::native::{Slot, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
+use crate::backend::{Compiled, Features};
 use crate::lower::{Function, Mask, Plan, Rule, Zeros, reads};
 use address::Pending;
 use call::{Stub, Stubs};
 use emit::{Asm, Label};
 use prologue::Entry;
 use regs::FUEL;
-
-/// What the processor offers beyond the baseline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Features {
-    /// Shifts by any register, rotations into another one.
-    pub bmi2: bool,
-}
-
-impl Features {
-    /// Those of this machine.
-    #[cfg(target_arch = "x86_64")]
-    pub fn host() -> Self {
-        Self {
-            bmi2: std::arch::is_x86_feature_detected!("bmi2"),
-        }
-    }
-}
-
-/// Code, and where calls from outside enter.
-pub(crate) struct Compiled {
-    pub(crate) code: Vec<u8>,
-    /// Offset to enter functions through, if there are any besides main.
-    pub(crate) enter_function: Option<u32>,
-    /// Offsets of the functions, in the order of the plan's.
-    pub(crate) functions: Vec<u32>,
-}
 
 /// What happens out of line.
 struct Slow {
@@ -81,7 +56,6 @@ struct Compiler<'p> {
     function: Function,
     entry: Entry,
     exit: Label,
-    exit_bound: bool,
     exit_used: bool,
     /// Bytes that the function has pushed below what its `exit` pops last.
     locals: i32,
@@ -127,7 +101,6 @@ pub(crate) fn compile(
         function,
         entry: Entry::of(plan),
         exit,
-        exit_bound: false,
         exit_used: false,
         locals: 0,
         sites: [0; 8],
@@ -151,7 +124,7 @@ impl Compiler<'_> {
             self.function = function;
             if i > 0 {
                 self.exit = self.asm.label();
-                (self.exit_bound, self.exit_used) = (false, false);
+                self.exit_used = false;
             }
             let main = i == 0 && fused;
             if main {
@@ -194,6 +167,9 @@ impl Compiler<'_> {
                 self.flush(self.plan.live_in(slot));
                 self.zeros.forget();
             }
+            if self.plan.is_loop(slot) && self.has(Rule::AlignLoop) {
+                self.asm.align_loop();
+            }
             self.asm.bind(Label(slot as u32));
             self.count_segment();
             match self.plan.slots()[slot] {
@@ -220,13 +196,14 @@ impl Compiler<'_> {
                 Slot::Second => slot += 1,
             }
         }
+        // What falls off the end stops; `exit` as the last instruction falls into the epilogue.
         if end == self.plan.slots().len() && !self.plan.ends(end) {
             self.flush(0);
             self.slot = end;
             self.asm.bind(Label(end as u32));
             self.stop(call::PAST_END);
         }
-        if self.exit_used && !self.exit_bound {
+        if self.exit_used {
             self.asm.bind(self.exit);
             self.epilogue();
         }
