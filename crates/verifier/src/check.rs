@@ -46,6 +46,10 @@ pub fn verify(program: &Program, maps: &[MapDef], env: &Environment<'_>) -> Verd
             message: checker.message.clone(),
             insn,
             errno,
+            crowd: match errno {
+                Errno::TooBig | Errno::NoMem => checker.crowd(),
+                _ => Default::default(),
+            },
         }),
     };
     Verdict {

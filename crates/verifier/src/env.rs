@@ -4,6 +4,7 @@ use bpfkit_btf::Btf;
 use bpfkit_object::Program;
 use bpfkit_spec::KernelVersion;
 
+use crate::explain::Crowd;
 use crate::fail::Errno;
 
 /// What a program is loaded into.
@@ -113,6 +114,8 @@ pub struct Rejection {
     pub insn: u32,
     /// Error number.
     pub errno: Errno,
+    /// Where states piled up; empty unless the program was too complex.
+    pub crowd: Crowd,
 }
 
 /// What verification took.

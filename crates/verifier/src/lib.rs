@@ -11,6 +11,7 @@ mod checker;
 mod ctx;
 mod depth;
 mod env;
+mod explain;
 mod fail;
 mod flow;
 mod global;
@@ -39,4 +40,5 @@ mod walk;
 
 pub use check::verify;
 pub use env::{Environment, ExtensionTarget, Facts, Rejection, Stats, Verdict, Verified};
+pub use explain::{Crowd, Explanation, Place, Step, explain};
 pub use fail::Errno;

@@ -1,0 +1,68 @@
+//! Where states pile up: what keeps a verification that takes too long from ending.
+
+use std::collections::BTreeMap;
+
+use crate::checker::Checker;
+use crate::state::State;
+
+/// Places that are named.
+const TOP: usize = 5;
+
+/// Where most states were kept when verification gave up, and why they were not merged.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Crowd {
+    /// Instructions with the number of states kept there, the busiest last.
+    pub insns: Vec<(u32, u32)>,
+    /// What differs between the states of the busiest instruction.
+    pub differing: Option<String>,
+}
+
+impl Checker<'_> {
+    /// Looks through the states kept.
+    pub(crate) fn crowd(&self) -> Crowd {
+        let mut by_insn: BTreeMap<u32, Vec<&State>> = BTreeMap::new();
+        for id in self.store.buckets.iter().flatten() {
+            let state = &self.store.get(*id).state;
+            by_insn.entry(state.insn).or_default().push(state);
+        }
+        let mut busiest: Vec<(u32, Vec<&State>)> = by_insn.into_iter().collect();
+        busiest.sort_by_key(|(_, states)| states.len());
+        let busiest = busiest.split_off(busiest.len().saturating_sub(TOP));
+        Crowd {
+            differing: busiest.last().and_then(|(insn, states)| {
+                let live = self
+                    .aux
+                    .get(*insn as usize)
+                    .map_or(u16::MAX, |aux| aux.live);
+                differing(states, live)
+            }),
+            insns: busiest
+                .iter()
+                .map(|(insn, states)| (*insn, states.len() as u32))
+                .collect(),
+        }
+    }
+}
+
+/// The registers in use whose values differ most often from one state to the next.
+fn differing(states: &[&State], live: u16) -> Option<String> {
+    let mut counts = [0usize; 10];
+    for pair in states.windows(2) {
+        let [a, b] = pair else { continue };
+        for (n, count) in counts.iter_mut().enumerate() {
+            let (a, b) = (&a.top().regs[n], &b.top().regs[n]);
+            *count += usize::from(a.ty != b.ty || a.range != b.range || a.off != b.off);
+        }
+    }
+    let often = states.len() / 2;
+    let names: Vec<String> = counts
+        .iter()
+        .enumerate()
+        .filter(|&(n, &count)| live >> n & 1 != 0 && count > 0 && count >= often)
+        .map(|(n, _)| format!("R{n}"))
+        .collect();
+    (!names.is_empty()).then(|| {
+        let names = names.join(", ");
+        format!("they differ in {names}, so that none of them covers another")
+    })
+}

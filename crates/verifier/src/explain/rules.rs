@@ -1,0 +1,450 @@
+//! The rules that programs break most: how the verifier's message tells one, why there is
+//! such a rule, and what to change.
+
+/// Whether the way to the failing instruction explains anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// One path does something wrong at its end.
+    Path,
+    /// The program as a whole is at fault.
+    Program,
+}
+
+/// A rule.
+pub struct Rule {
+    /// Texts that the message has, in this order.
+    fragments: &'static [&'static str],
+    pub rule: &'static str,
+    pub why: &'static str,
+    pub fix: &'static str,
+    pub scope: Scope,
+}
+
+const fn path(
+    fragments: &'static [&'static str],
+    rule: &'static str,
+    why: &'static str,
+    fix: &'static str,
+) -> Rule {
+    Rule {
+        fragments,
+        rule,
+        why,
+        fix,
+        scope: Scope::Path,
+    }
+}
+
+const fn whole(
+    fragments: &'static [&'static str],
+    rule: &'static str,
+    why: &'static str,
+    fix: &'static str,
+) -> Rule {
+    Rule {
+        fragments,
+        rule,
+        why,
+        fix,
+        scope: Scope::Program,
+    }
+}
+
+const NULL: &str = "a pointer that may be NULL is used without a test";
+const NULL_WHY: &str = "what gave the pointer may give NULL: a map has no such key, a buffer no \
+room, a search finds nothing";
+const NULL_FIX: &str = "test it right after the call: `if (!p) return 0;`";
+const BOUND_FIX: &str = "bound the number before it is added: `if (i >= MAX) return 0;` or \
+`i &= MAX - 1;` on an unsigned variable; if the compiler moved or dropped the test, put \
+`asm volatile(\"\" : \"+r\"(i));` before it so that the value used is the value tested";
+const RELEASE_FIX: &str = "release it on every way out, also on those for errors, with the \
+function that goes with it (bpf_ringbuf_submit or _discard, bpf_sk_release, bpf_obj_drop, \
+bpf_put_file …)";
+const LOCK_FIX: &str = "unlock before the call or the return, on every path";
+const STACK_FIX: &str = "keep large variables in a per-CPU array map instead, or make the \
+functions of the call chain use less";
+const SPLIT_FIX: &str = "bound loops tightly, use bpf_loop, bpf_for or a bpf_iter_num loop, move \
+the body to a global function (verified once, apart from its callers), or keep fewer different \
+values alive across branches";
+const HELPER_FIX: &str = "use another helper or kfunc that the type may call, or move the work \
+to a program of a type that may; `bpfkit features helpers --prog-type TYPE` lists them";
+
+/// The first row that fits counts.
+#[rustfmt::skip]
+const RULES: &[Rule] = &[
+    // Pointers that may be NULL.
+    path(&["invalid mem access '", "_or_null"], NULL, NULL_WHY, NULL_FIX),
+    path(&["pointer arithmetic on ", "_or_null prohibited"],
+        "a pointer that may be NULL takes part in arithmetic",
+        "an offset would hide from later tests that the pointer is NULL", NULL_FIX),
+    path(&["_or_null", " expected="], NULL, NULL_WHY, NULL_FIX),
+    path(&["Possibly NULL pointer passed"], NULL,
+        "the function asks for a pointer that is certain to point to something", NULL_FIX),
+    path(&["dereference of modified ", "_or_null"], NULL, NULL_WHY, NULL_FIX),
+    // Packets.
+    path(&["offset is outside of the packet"],
+        "the packet is read or written beyond what was compared with its end",
+        "a packet may be shorter than the headers one hopes for; only bytes up to the last \
+comparison with data_end are known to exist",
+        "compare the end of the whole access first: `if (p + sizeof(*p) > data_end) return XDP_DROP;` \
+and use the very pointer that was compared"),
+    path(&["pointer arithmetic on pkt_end prohibited"],
+        "data_end takes part in arithmetic",
+        "the end of the packet can be compared with, not computed with",
+        "turn the comparison round: `if (data + n > data_end)` in place of `data_end - n`"),
+    path(&["cannot write into packet"],
+        "programs of this type may only read packets",
+        "direct writes are for types that own the packet, such as tc and XDP",
+        "use bpf_skb_store_bytes, or another program type"),
+    path(&["helper access to the packet is not allowed"],
+        "this helper does not take pointers into the packet here",
+        "not every helper is made for packet memory, nor every program type",
+        "copy the bytes to the stack first"),
+    // Ranges of map values and other memory.
+    path(&["min value is negative, either use unsigned"],
+        "the size or index may be negative",
+        "a signed variable was bounded from above only, so that it may be below 0",
+        "make the variable unsigned, or test `n >= 0` too"),
+    path(&["unbounded memory access, use 'var &= const'"],
+        "the size has no upper bound", "any size up to 4 GiB is possible for what the verifier knows",
+        BOUND_FIX),
+    path(&["min value is outside of the allowed memory range"],
+        "the access begins outside of the memory that the pointer points to",
+        "the offset may be negative, or the constant is", BOUND_FIX),
+    path(&["max value is outside of the allowed memory range"],
+        "the access may end outside of the memory that the pointer points to",
+        "the largest possible offset lies beyond the end of the map value, buffer or stack object",
+        BOUND_FIX),
+    path(&["unbounded memory access, make sure to bounds check"],
+        "the offset has no upper bound",
+        "the index comes from outside (packet, map, argument) and was never compared", BOUND_FIX),
+    path(&["math between ", " pointer and register with unbounded"],
+        "a number without a bound is added to a pointer",
+        "the sum could point anywhere", BOUND_FIX),
+    path(&["math between ", " pointer and "],
+        "a number far too large is added to a pointer",
+        "pointers may be moved by less than 512 MiB",
+        "look where the number comes from: a negative value in an unsigned variable is huge"),
+    path(&["pointer be out of bounds"],
+        "a pointer is moved too far", "pointers may be moved by less than 512 MiB", BOUND_FIX),
+    path(&[" pointer offset ", " is not allowed"],
+        "a pointer is moved too far", "pointers may be moved by less than 512 MiB", BOUND_FIX),
+    path(&["invalid access to map value"],
+        "the access lies outside of the map value", "offset and size exceed the value's size",
+        BOUND_FIX),
+    path(&["invalid zero-sized read"],
+        "the size may be 0", "this helper needs at least one byte",
+        "test `n > 0` before the call, in the same variable"),
+    path(&["into map forbidden"],
+        "the map does not allow this access",
+        "it was created read-only or write-only for programs (.rodata, BPF_F_RDONLY_PROG, BPF_F_WRONLY_PROG)",
+        "write to another map or a global variable without const"),
+    path(&["from map forbidden"],
+        "the map does not allow this access",
+        "it was created write-only for programs (BPF_F_WRONLY_PROG)",
+        "read from another map, or create it without that flag"),
+    path(&["cannot write into "],
+        "memory is written that may only be read",
+        "the pointer came from a place that lends it for reading", "copy it and write the copy"),
+    path(&["only read is supported"],
+        "a kernel structure is written", "fields of kernel objects may only be read here",
+        "keep the value in a map of your own, or call the helper or kfunc that sets the field"),
+    // Registers and stack.
+    path(&["R0 !read_ok"],
+        "the program ends without a return value", "r0 is never set on this path", "return a value on every path"),
+    path(&[" !read_ok"],
+        "a register is read that nothing was written to",
+        "it was never set on this path, or a call has destroyed it: calls keep r6 to r9 only",
+        "initialise the variable at its declaration; let no path skip the assignment; \
+a function must take no more arguments than are passed"),
+    path(&["invalid read from stack"],
+        "stack memory is read that was not written",
+        "a variable or padding between members was never initialised on this path",
+        "initialise the whole object: `struct key k = {};` or `__builtin_memset(&k, 0, sizeof(k));`"),
+    path(&["invalid indirect read from stack"],
+        "a helper would read stack memory that was not written",
+        "a variable or padding between members was never initialised on this path",
+        "initialise the whole object: `struct key k = {};` or `__builtin_memset(&k, 0, sizeof(k));`"),
+    path(&["invalid write to stack"],
+        "the write lies outside of the stack", "a stack has 512 bytes below the frame pointer", BOUND_FIX),
+    path(&["invalid variable-offset ", " stack"],
+        "the stack is accessed at a place that is not known",
+        "an index of a local array has no bound that fits the array", BOUND_FIX),
+    path(&["misaligned stack access"],
+        "a stack access is not aligned to its size", "pointers are kept in slots of eight bytes",
+        "align the object: `__attribute__((aligned(8)))`"),
+    path(&["misaligned "],
+        "an access is not aligned to its size", "the memory asks for natural alignment",
+        "read byte by byte, or align the structure"),
+    path(&["frame pointer is read only"],
+        "r10 is written", "the frame pointer is set by the kernel", "use another register"),
+    path(&["tried to subtract pointer from scalar"],
+        "a pointer is subtracted from a number", "the result would be no pointer and no number",
+        "subtract the number from the pointer, or two pointers into the packet"),
+    path(&["pointer += pointer prohibited"],
+        "two pointers are added", "the sum points nowhere",
+        "subtract the base first; if the compiler rearranged the sum, compute the offset in a variable of its own"),
+    path(&["pointer arithmetic on ", " prohibited"],
+        "this pointer may not be moved", "only pointers to memory of known extent may be computed with",
+        "access fields directly, or read them with bpf_probe_read_kernel"),
+    path(&["invalid mem access 'scalar'"],
+        "a number is used as an address",
+        "the pointer lost its type on the way: it was read from memory, went through arithmetic, \
+was destroyed by a call, or its reference was released",
+        "use the pointer before it is released or stored; read kernel memory with bpf_probe_read_kernel, \
+bpf_core_cast or a BTF-typed argument"),
+    path(&["invalid mem access "],
+        "memory is accessed through something that points to no memory",
+        "the value is of a kind that cannot be dereferenced", "check which variable the address is made from"),
+    path(&["dereference of modified ctx ptr"],
+        "the context pointer was moved before it was used",
+        "fields of the context are found at constant offsets of the original pointer only",
+        "access `ctx->field` directly; if the compiler merged two accesses, copy ctx with a barrier \
+or use bpf_core_read"),
+    path(&["negative offset ctx ptr"],
+        "the context is accessed before its beginning", "fields have offsets from 0 on",
+        "access `ctx->field` directly"),
+    path(&["variable ctx access"],
+        "the context is accessed at an offset that is not constant",
+        "each field is translated on its own", "select the field with if or switch instead of an index"),
+    path(&["invalid bpf_context access"],
+        "this field of the context cannot be accessed so",
+        "the program type lacks the field, or does not let it be written or read in that size",
+        "look the type's context structure up; read the whole field with its own type"),
+    path(&["variable ", " access var_off=", " disallowed"],
+        "a kernel object is accessed at an offset that is not constant",
+        "types are known at constant offsets only", "use constant indexes, or copy with bpf_probe_read_kernel"),
+    path(&["access beyond "],
+        "the access lies beyond the end of a kernel structure or member",
+        "the structure of the target kernel is smaller", "use the types of vmlinux.h, and CO-RE (preserve_access_index)"),
+    path(&["div by zero"],
+        "the divisor is the constant 0", "an immediate divisor must not be 0", "check the macro or constant behind it"),
+    // References and locks.
+    path(&[" would lead to reference leak"],
+        "a reference is not released on this path",
+        "what was acquired (a socket, a ring buffer record, an object) must be given back before \
+the program or the section ends", RELEASE_FIX),
+    path(&["must be referenced when passed to release function"],
+        "what is released was not acquired",
+        "only pointers that hold a reference may be released, and only once",
+        "release what the acquiring function returned, unchanged, and once"),
+    path(&["release kernel function ", " expects refcounted"],
+        "what is released was not acquired", "only pointers that hold a reference may be released, and only once",
+        "release what the acquiring function returned, unchanged, and once"),
+    path(&["arg ", " is an unacquired reference"],
+        "what is released was not acquired", "only pointers that hold a reference may be released, and only once",
+        "release what the acquiring function returned, unchanged, and once"),
+    path(&["must be referenced or trusted"],
+        "the function asks for a pointer that is sure to stay valid",
+        "the pointer was read from memory, so that the object may be gone",
+        "acquire a reference first (bpf_task_acquire, bpf_cgroup_acquire …), or pass the program's argument itself"),
+    path(&["must be a rcu pointer"],
+        "the pointer is not protected by RCU", "the object may be freed at any time",
+        "put the access between bpf_rcu_read_lock() and bpf_rcu_read_unlock()"),
+    path(&["must be held for bpf_"],
+        "the lock that guards this list or tree is not held",
+        "lists and red-black trees may only be touched under the bpf_spin_lock beside them",
+        "call bpf_spin_lock(&lock) before, with the lock of the same map value or object"),
+    path(&["bpf_spin_unlock of different lock"],
+        "another lock is released than was taken", "a section has one lock",
+        "unlock the lock that was taken; look it up once and keep the pointer"),
+    path(&["function calls are not allowed while holding a lock"],
+        "a function is called under a spin lock", "the section must be short and cannot sleep or fail", LOCK_FIX),
+    path(&["cannot be used inside bpf_", "-ed region"],
+        "the program ends, or does something that is not allowed, inside of a locked section",
+        "sections of spin locks, RCU, preemption and irq must end before", LOCK_FIX),
+    path(&["cannot be accessed directly by load/store"],
+        "a special field is read or written directly",
+        "locks, timers, lists and the like belong to the kernel",
+        "use the helpers; copy the other members one by one, not the whole structure"),
+    path(&["direct access to ", " is disallowed"],
+        "a special field is read or written directly", "locks, timers, lists and the like belong to the kernel",
+        "use the helpers; copy the other members one by one, not the whole structure"),
+    path(&["kptr"],
+        "a kernel pointer in a map is used in a way that its type does not allow",
+        "kptrs are stored by bpf_kptr_xchg and have one type each",
+        "use bpf_kptr_xchg, and release what it returns"),
+    // Calls.
+    path(&["program of this type cannot use helper"],
+        "programs of this type may not call this helper",
+        "each program type has its own list of helpers", HELPER_FIX),
+    path(&["cannot call GPL-restricted function"],
+        "the helper is for programs under the GPL", "the license section says something else",
+        "declare `char LICENSE[] SEC(\"license\") = \"GPL\";` if that is its licence"),
+    path(&["calling kernel function ", " is not allowed"],
+        "programs of this type may not call this kernel function",
+        "each kfunc is registered for certain program types", HELPER_FIX),
+    path(&["helper call might sleep in a non-sleepable prog"],
+        "a helper that may sleep is called where sleeping is not allowed",
+        "only sleepable programs may wait for memory or locks, and only outside of locked sections",
+        "put `.s` behind the section's type (`fentry.s`, `lsm.s`, `iter.s`, `uprobe.s`), or use the variant that does not sleep"),
+    path(&["sleepable"],
+        "something that may sleep is used where sleeping is not allowed",
+        "only sleepable programs may wait for memory or locks, and only outside of locked sections",
+        "put `.s` behind the section's type (`fentry.s`, `lsm.s`, `iter.s`, `uprobe.s`), or use the variant that does not sleep"),
+    path(&["tracing progs cannot use "],
+        "tracing programs may not use this kind of map field",
+        "they run in any context, also where the lock is held already", "use a map without that field, or atomics"),
+    path(&["Expected an initialized dynptr"],
+        "the dynptr is not initialised", "it was never made, or a call has invalidated it",
+        "make it with bpf_dynptr_from_mem, bpf_ringbuf_reserve_dynptr … on every path, and let no copy of it be overwritten"),
+    path(&["dynptr"],
+        "a dynptr is used in a way that is not allowed",
+        "dynptrs live on the stack, are made and ended by functions only, and are never copied",
+        "pass the address of the same local variable to each function; end referenced dynptrs once"),
+    path(&["expected an initialized iter"],
+        "the iterator is not running", "next and destroy need an iterator that new has started",
+        "call bpf_iter_*_new first, on every path, and destroy it once; bpf_for_each does both"),
+    path(&["R", " type=", " expected="],
+        "an argument has the wrong type",
+        "the function asks for another kind of pointer than it is given",
+        "pass what the function's documentation names: the address of a local variable, a map value, the context …"),
+    path(&["cannot pass map_type "],
+        "this function does not work on maps of that type", "each map type has its own operations",
+        "use the functions that the map type's documentation names"),
+    path(&["Caller passes invalid args into func#"],
+        "arguments do not fit a global function",
+        "global functions are verified apart, for any arguments of their declared types",
+        "make the function static, or say in its declaration what it takes (__arg_nonnull, __arg_trusted, __arg_ctx)"),
+    path(&["must be a known constant"],
+        "an argument must be a constant", "the verifier needs its value to check the rest",
+        "pass a constant, or branch on the value and pass a constant in each branch"),
+    path(&["same insn cannot be used with different pointers"],
+        "one instruction accesses different kinds of memory",
+        "the compiler merged two branches that access through different pointers",
+        "keep the branches apart with `asm volatile(\"\");` or access in functions of their own"),
+    path(&["leaks addr"],
+        "a kernel address would reach user space", "only privileged programs may hand addresses out",
+        "return or store a number instead of a pointer"),
+    path(&["At program exit the register R0 has"],
+        "the program returns a value that its type does not allow",
+        "the attach point gives a meaning to some values only",
+        "return one of the values in the range that the message names, on every path"),
+    path(&["At ", "the register R", "should have been in"],
+        "a function returns a value that is not allowed", "what calls it gives a meaning to some values only",
+        "return one of the values in the range that the message names, on every path"),
+    // Size and shape.
+    whole(&["BPF program is too large. Processed"],
+        "verification takes more than a million instructions",
+        "all paths together are too long: the values that differ from path to path keep them from being merged",
+        SPLIT_FIX),
+    whole(&["jumps is too complex"],
+        "too many branches wait to be walked", "each branch that may go both ways is walked twice, \
+and more than 8192 were open at a time", SPLIT_FIX),
+    path(&["infinite loop detected"],
+        "a loop does not end", "the state was the same at the same place before: nothing counts towards an end",
+        "count with a variable that is compared with a constant, or use bpf_loop or bpf_for"),
+    path(&["back-edge from insn"],
+        "the program has a loop", "unprivileged programs must not loop",
+        "unroll it (`#pragma unroll`), or load with CAP_BPF"),
+    whole(&["combined stack size of "],
+        "a chain of calls needs more than 512 bytes of stack",
+        "the stacks of all functions that are active at a time count together", STACK_FIX),
+    path(&["the call stack of ", " is too deep"],
+        "calls are nested more than eight deep", "a program has eight frames",
+        "inline functions (`__always_inline`) or flatten the recursion"),
+    whole(&["unreachable insn"],
+        "instructions are never reached", "dead code would escape the checks", "remove the code, or compile with -O2"),
+    path(&["jump out of range"],
+        "a jump leaves its function", "each function is a closed piece of code", "end every path with exit"),
+    path(&["last insn is not an exit or jmp"],
+        "a function falls off its end", "the last instruction must return or jump",
+        "return on every path; code after __builtin_unreachable() runs on"),
+    path(&["invalid kernel function call not eliminated"],
+        "a kernel function is called that this kernel does not have", "the weak symbol was not resolved",
+        "guard the call: `if (bpf_ksym_exists(f))`"),
+    path(&["failed to resolve CO-RE relocation"],
+        "a type or member is missing in this kernel",
+        "the field was renamed, moved or configured away",
+        "guard the access: `if (bpf_core_field_exists(x->y))`"),
+    path(&["REG INVARIANTS VIOLATION"],
+        "bounds of a register contradict each other", "the path cannot be taken, though the verifier cannot see it",
+        "test the same variable once"),
+    // Whatever else.
+    path(&[],
+        "the verifier cannot prove that the program is safe",
+        "the message says what it could not prove",
+        "look at the last line of the path and at the values that lead there"),
+];
+
+/// The rule that a message tells of.
+pub fn find(message: &str) -> &'static Rule {
+    let fits = |rule: &&Rule| {
+        let mut rest = Some(message);
+        for fragment in rule.fragments {
+            rest = rest
+                .and_then(|text| text.split_once(fragment))
+                .map(|(_, after)| after);
+        }
+        rest.is_some()
+    };
+    // The last rule fits all.
+    RULES.iter().find(fits).unwrap_or(&RULES[RULES.len() - 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RULES, Scope, find};
+
+    #[test]
+    fn messages_find_their_rules() {
+        for (message, rule) in [
+            ("R0 invalid mem access 'map_value_or_null'", "may be NULL"),
+            (
+                "R8 pointer arithmetic on ptr_or_null_ prohibited, null-check it first",
+                "may be NULL",
+            ),
+            ("R1 type=sock_or_null expected=sock", "may be NULL"),
+            ("R1 type=ctx expected=fp", "wrong type"),
+            (
+                "R6 offset is outside of the packet",
+                "compared with its end",
+            ),
+            (
+                "math between fp pointer and register with unbounded min value is not allowed",
+                "without a bound",
+            ),
+            (
+                "math between fp pointer and 2147483647 is not allowed",
+                "far too large",
+            ),
+            (
+                "write into map forbidden, value_size=48 off=0 size=8",
+                "does not allow",
+            ),
+            (
+                "BPF_EXIT instruction in main prog would lead to reference leak",
+                "not released",
+            ),
+            (
+                "The sequence of 8193 jumps is too complex.",
+                "too many branches",
+            ),
+            (
+                "combined stack size of 2 calls is 544. Too large",
+                "512 bytes of stack",
+            ),
+            (
+                "At program exit the register R0 has smin=255 smax=255 should have been in [0, 3]",
+                "returns a value",
+            ),
+            ("something else", "cannot prove"),
+        ] {
+            let found = find(message).rule;
+            assert!(found.contains(rule), "{message}: {found}");
+        }
+    }
+
+    #[test]
+    fn rules_are_sentences_without_a_period() {
+        for rule in RULES {
+            for text in [rule.rule, rule.why, rule.fix] {
+                assert!(!text.is_empty() && !text.ends_with('.'), "{text}");
+            }
+        }
+        assert_eq!(
+            find("The sequence of 8193 jumps is too complex.").scope,
+            Scope::Program
+        );
+    }
+}
