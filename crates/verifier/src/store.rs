@@ -38,6 +38,8 @@ pub(crate) struct Store {
     /// By instruction and call site, oldest first.
     pub buckets: Vec<Vec<StateId>>,
     visits: Vec<Visit>,
+    /// States ever kept, by instruction.
+    pub kept: Vec<u32>,
     pub total: u32,
     pub peak: u32,
     explored: u32,
@@ -49,6 +51,7 @@ impl Store {
     pub fn new(insns: usize) -> Store {
         Store {
             buckets: vec![Vec::new(); insns],
+            kept: vec![0; insns],
             ..Store::default()
         }
     }
@@ -74,6 +77,9 @@ impl Store {
 
     /// Keeps a state.
     pub fn add(&mut self, bucket: usize, state: State) -> StateId {
+        if let Some(kept) = self.kept.get_mut(state.insn as usize) {
+            *kept += 1;
+        }
         let entry = Some(Box::new(Checkpoint {
             state,
             hits: 0,

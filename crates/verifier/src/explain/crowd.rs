@@ -1,14 +1,12 @@
 //! Where states pile up: what keeps a verification that takes too long from ending.
 
-use std::collections::BTreeMap;
-
 use crate::checker::Checker;
 use crate::state::State;
 
 /// Places that are named.
 const TOP: usize = 5;
 
-/// Where most states were kept when verification gave up, and why they were not merged.
+/// Where most states were kept, and why they were not merged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Crowd {
     /// Instructions with the number of states kept there, the busiest last.
@@ -20,27 +18,23 @@ pub struct Crowd {
 impl Checker<'_> {
     /// Looks through the states kept.
     pub(crate) fn crowd(&self) -> Crowd {
-        let mut by_insn: BTreeMap<u32, Vec<&State>> = BTreeMap::new();
-        for id in self.store.buckets.iter().flatten() {
-            let state = &self.store.get(*id).state;
-            by_insn.entry(state.insn).or_default().push(state);
-        }
-        let mut busiest: Vec<(u32, Vec<&State>)> = by_insn.into_iter().collect();
-        busiest.sort_by_key(|(_, states)| states.len());
-        let busiest = busiest.split_off(busiest.len().saturating_sub(TOP));
-        Crowd {
-            differing: busiest.last().and_then(|(insn, states)| {
-                let live = self
-                    .aux
-                    .get(*insn as usize)
-                    .map_or(u16::MAX, |aux| aux.live);
-                differing(states, live)
-            }),
-            insns: busiest
+        let mut insns: Vec<(u32, u32)> = (0u32..).zip(self.store.kept.iter().copied()).collect();
+        insns.retain(|(_, kept)| *kept > 0);
+        insns.sort_by_key(|(_, kept)| *kept);
+        let insns = insns.split_off(insns.len().saturating_sub(TOP));
+        let differing = insns.last().and_then(|&(insn, _)| {
+            let states: Vec<&State> = self
+                .store
+                .buckets
                 .iter()
-                .map(|(insn, states)| (*insn, states.len() as u32))
-                .collect(),
-        }
+                .flatten()
+                .map(|id| &self.store.get(*id).state)
+                .filter(|state| state.insn == insn)
+                .collect();
+            let live = self.aux.get(insn as usize).map_or(u16::MAX, |aux| aux.live);
+            differing(&states, live)
+        });
+        Crowd { insns, differing }
     }
 }
 

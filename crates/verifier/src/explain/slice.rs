@@ -68,6 +68,14 @@ pub fn slice(program: &Program, rejection: &Rejection, path: &Path<'_>) -> Vec<S
         let depth = depths[at];
         let after = depths.get(at + 1).copied().unwrap_or(depth);
         let mut notes = back(program, here, insn, depth, after, &mut wanted);
+        let open = walked[..at].iter().any(|w| acquired.contains(&w.insn));
+        if open && is_branch(insn) && notes.is_empty() {
+            let next = path.walked.get(at + 1).map(|next| next.insn);
+            notes.push(match next == Some(here.insn + 1) {
+                true => "goes on to the next instruction".to_owned(),
+                false => "jumps".to_owned(),
+            });
+        }
         if acquired.contains(&here.insn) {
             notes.push("the reference is acquired here".to_owned());
         }
@@ -105,6 +113,12 @@ fn is_call(insn: &Insn) -> bool {
     insn.code == code::JMP | code::CALL
 }
 
+fn is_branch(insn: &Insn) -> bool {
+    let operation = insn.code & 0xf0;
+    matches!(insn.class(), code::JMP | code::JMP32)
+        && !matches!(operation, code::JA | code::CALL | code::EXIT)
+}
+
 fn is_exit(insn: &Insn) -> bool {
     insn.code == code::JMP | code::EXIT
 }
@@ -118,6 +132,10 @@ fn operand(message: &str, insn: Option<&Insn>) -> Option<u8> {
     };
     let named = message.split(|c: char| !c.is_ascii_alphanumeric());
     let named = named.filter_map(|word| word.strip_prefix('R'));
+    // What leaks is in no register any more.
+    if message.contains("reference leak") {
+        return None;
+    }
     if let Some(n) = named.filter_map(number).find(|&n| n <= FRAME_POINTER) {
         return Some(n);
     }
@@ -210,7 +228,7 @@ fn back(
             Vec::new()
         }
         code::JMP if is_call(insn) => call(program, here, insn, depth, after, wanted),
-        code::JMP | code::JMP32 if insn.code & 0xf0 != code::JA => {
+        code::JMP | code::JMP32 if is_branch(insn) => {
             let tests = wanted.contains(&dst) || (from_register && wanted.contains(&src));
             // Comparing any pointer into the packet with its end bounds all that share its id.
             let is_packet = |value: &str| value.starts_with("pkt");

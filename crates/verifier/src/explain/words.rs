@@ -1,7 +1,7 @@
 //! Values of the log in plain words.
 
 /// Types as the log begins them, longest first where one begins another.
-const TYPES: [(&str, &str); 33] = [
+const TYPES: [(&str, &str); 32] = [
     ("map_value_or_null", "a pointer to a map value, or NULL"),
     ("map_value", "a pointer to a map value"),
     ("map_ptr", "a map"),
@@ -11,7 +11,7 @@ const TYPES: [(&str, &str); 33] = [
     ("pkt", "a pointer into the packet"),
     ("flow_keys", "the flow keys"),
     ("ctx", "the context"),
-    ("fp", "a pointer to the stack"),
+    ("fp", "the stack at fp"),
     ("sock_common_or_null", "a socket, or NULL"),
     ("sock_common", "a socket"),
     ("sock_or_null", "a socket, or NULL"),
@@ -24,20 +24,22 @@ const TYPES: [(&str, &str); 33] = [
     ("rdonly_mem", "read-only memory"),
     ("mem_or_null", "a pointer to memory, or NULL"),
     ("mem", "a pointer to memory"),
-    ("ptr_or_null_", "a kernel pointer, or NULL"),
-    ("trusted_ptr_or_null_", "a kernel pointer, or NULL"),
-    ("rcu_ptr_or_null_", "a kernel pointer under RCU, or NULL"),
-    ("untrusted_ptr_", "a kernel pointer that may be stale"),
-    ("trusted_ptr_", "a kernel pointer"),
-    ("rcu_ptr_", "a kernel pointer under RCU"),
-    ("ptr_", "a kernel pointer"),
-    ("scalar()", "any number"),
+    ("ptr_or_null_", "a kernel pointer, or NULL, to "),
+    ("trusted_ptr_or_null_", "a kernel pointer, or NULL, to "),
+    (
+        "rcu_ptr_or_null_",
+        "a kernel pointer under RCU, or NULL, to ",
+    ),
+    ("untrusted_ptr_", "a kernel pointer that may be stale, to "),
+    ("trusted_ptr_", "a kernel pointer to "),
+    ("rcu_ptr_", "a kernel pointer under RCU to "),
+    ("ptr_", "a kernel pointer to "),
     ("scalar", "a number"),
     ("func", "a function"),
     ("arena", "a pointer into the arena"),
 ];
 
-/// A value in words, with the verifier's own text behind them.
+/// A value in words, with what the verifier says of it behind them.
 pub fn describe(value: &str) -> String {
     let digits = value.strip_prefix('-').unwrap_or(value);
     if digits.starts_with(|c: char| c.is_ascii_digit()) {
@@ -47,10 +49,19 @@ pub fn describe(value: &str) -> String {
         rest.starts_with("scalar") || rest.starts_with(|c: char| c.is_ascii_digit() || c == '-')
     });
     let value = precise.unwrap_or(value);
-    match TYPES.iter().find(|(name, _)| value.starts_with(name)) {
-        Some((name, words)) if value.len() == name.len() => (*words).to_owned(),
-        Some((_, words)) => format!("{words}, {value}"),
-        None => value.to_owned(),
+    if value == "scalar()" {
+        return "any number".to_owned();
+    }
+    let found = TYPES
+        .iter()
+        .find_map(|(name, words)| Some((*words, value.strip_prefix(name)?)));
+    let Some((words, rest)) = found else {
+        return value.to_owned();
+    };
+    let rest = rest.strip_suffix("()").unwrap_or(rest);
+    match rest.starts_with('(') {
+        true => format!("{words} {rest}"),
+        false => format!("{words}{rest}"),
     }
 }
 
@@ -65,7 +76,13 @@ mod tests {
         assert_eq!(describe("scalar()"), "any number");
         assert_eq!(
             describe("map_value_or_null(id=1,map=m)"),
-            "a pointer to a map value, or NULL, map_value_or_null(id=1,map=m)"
+            "a pointer to a map value, or NULL (id=1,map=m)"
+        );
+        assert_eq!(describe("fp-8"), "the stack at fp-8");
+        assert_eq!(describe("ctx()"), "the context");
+        assert_eq!(
+            describe("trusted_ptr_task_struct()"),
+            "a kernel pointer to task_struct"
         );
         assert_eq!(describe("mmmm????"), "mmmm????");
     }
