@@ -270,6 +270,30 @@ mod tests {
         sound("xor", Tnum::xor, |a, b| a ^ b);
         sound("join left", Tnum::join, |a, _| a);
         sound("join right", Tnum::join, |_, b| b);
+        sound("negated", |a, _| a.negated(), |a, _| a.wrapping_neg());
+        sound("shl", |a, _| a.shl(62), |a, _| a << 62);
+        sound("shr", |a, _| a.shr(2), |a, _| a >> 2);
+        // The sign is the highest of the four bits.
+        sound(
+            "sar",
+            |a, _| a.shl(60).sar(61, false),
+            |a, _| ((a << 60) as i64 >> 61) as u64,
+        );
+        sound(
+            "sar of the lower half",
+            |a, _| a.shl(28).sar(29, true),
+            |a, _| u64::from(((a << 28) as i32 >> 29) as u32),
+        );
+        sound(
+            "truncated",
+            |a, _| a.shl(6).truncated(1),
+            |a, _| (a << 6) & 0xff,
+        );
+        sound(
+            "with_low32",
+            |a, b| a.shl(30).with_low32(b.shl(30)),
+            |a, b| (a << 30 >> 32 << 32) | (b << 30 & 0xffff_ffff),
+        );
     }
 
     #[test]
