@@ -12,6 +12,7 @@ use crate::fail::{Errno, Res, fail, say};
 use crate::helper::call_ok;
 use crate::log::{Log, STATS};
 use crate::maps::MapInfo;
+use crate::precision::origins;
 use crate::prune::IdMap;
 use crate::reg::RegType;
 use crate::state::{Frame, NO_CALLSITE, State};
@@ -87,6 +88,8 @@ impl<'a> Checker<'a> {
             live: Default::default(),
             id_gen: 0,
             bt: Default::default(),
+            traced: Default::default(),
+            origins: program.insns.iter().map(origins).collect(),
             idmap: IdMap::new(),
             log: Log::new(env.log_level),
             message: String::new(),
@@ -186,6 +189,7 @@ impl<'a> Checker<'a> {
         self.prev = -1;
         let frame = Frame::new(NO_CALLSITE, 0, sub as u32, self.precise());
         self.cur = State::new(frame);
+        self.traced.clear();
         self.cur.in_sleepable = self.attach.caller.sleepable;
         self.cur.first_insn = start;
         self.live.forget_chain();
@@ -268,6 +272,7 @@ impl<'a> Checker<'a> {
                 return Ok(());
             };
             self.cur = pending.state;
+            self.traced.clear();
             self.insn = pending.insn;
             prev = pending.prev;
             self.log.rewind(pending.log_len);

@@ -18,7 +18,7 @@ use crate::kfunc::Kfunc;
 use crate::liveness::Liveness;
 use crate::log::Log;
 use crate::maps::MapInfo;
-use crate::precision::Backtrack;
+use crate::precision::{Backtrack, Traced};
 use crate::prune::IdMap;
 use crate::range::Range;
 use crate::record::Record;
@@ -164,6 +164,10 @@ pub(crate) struct Checker<'a> {
     pub live: Liveness,
     pub id_gen: u32,
     pub bt: Backtrack,
+    /// What walks back over the current state's history looked for already.
+    pub traced: Traced,
+    /// Per instruction what walking back looks at ([`crate::precision::origins`]).
+    pub origins: Vec<u16>,
     pub idmap: IdMap,
     pub log: Log,
     /// Last line of the log, where the program is refused.

@@ -5,7 +5,7 @@
 //! and every scalar on it that the number depends on is made precise in the states kept
 //! along the path.
 
-use bpfkit_isa::code;
+use bpfkit_isa::{Insn, code};
 
 use crate::checker::{Checker, is_call, is_kfunc_call};
 use crate::fail::{Errno, Res, say};
@@ -16,6 +16,29 @@ use crate::state::{
 
 /// R1 to R5.
 const ARGS: u16 = 0b11_1110;
+
+/// In [`origins`]: the instruction matters whatever is looked for.
+const ANY_ORIGIN: u16 = 1 << 15;
+
+/// The registers of which at least one must be looked for so that walking back over an
+/// instruction changes anything, stack slots and linked registers aside.
+pub(crate) fn origins(insn: &Insn) -> u16 {
+    let (dst, src) = (1u16 << (insn.dst & 15), 1u16 << (insn.src & 15));
+    let op = insn.code & 0xf0;
+    match insn.class() {
+        _ if insn.code == 0 => 0,
+        code::ALU | code::ALU64 if op == code::END || op == code::NEG => 0,
+        code::JMP | code::JMP32 if op == code::CALL || op == code::EXIT => ANY_ORIGIN,
+        code::JMP | code::JMP32 if insn.code & code::X != 0 => dst | src,
+        code::JMP | code::JMP32 => 0,
+        _ => dst,
+    }
+}
+
+/// Frame and slot that a step accessed.
+const fn stack_of(flags: u16) -> (usize, usize) {
+    ((flags & 7) as usize, (flags >> 3 & 0x3f) as usize)
+}
 
 /// Registers and slots whose origin is looked for, per frame.
 #[derive(Default)]
@@ -28,6 +51,17 @@ pub(crate) struct Backtrack {
 impl Backtrack {
     fn is_empty(&self) -> bool {
         (0..=self.frame).all(|f| self.regs[f] == 0 && self.slots[f] == 0)
+    }
+
+    /// Whether an instruction (by its [`origins`]) may change what is looked for.
+    fn concerned(&self, origins: u16, step: Option<&Step>) -> bool {
+        if origins & (self.regs[self.frame] | ANY_ORIGIN) != 0 {
+            return true;
+        }
+        step.is_some_and(|s| {
+            let (frame, slot) = stack_of(s.flags);
+            s.linked != 0 || (s.flags & STEP_STACK != 0 && self.slots[frame] & (1 << slot) != 0)
+        })
     }
 
     fn has_reg(&self, reg: u8) -> bool {
@@ -89,6 +123,41 @@ impl Backtrack {
                 self.slots[link.frame as usize] |= 1 << link.at;
             }
         }
+    }
+}
+
+/// What was looked for before each recorded step of the current state, in one frame.
+///
+/// What a walk looks for beyond a step is the union over what it looks for there, and a walk
+/// to its end leaves all of it marked; so another walk that comes to the step with nothing
+/// new need not go on.
+#[derive(Default)]
+pub(crate) struct Traced(Vec<(u8, u16, u64)>);
+
+impl Traced {
+    /// The current state has another history.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// A walk comes to step `at`: whether there is nothing new.
+    fn covers(&mut self, at: usize, bt: &Backtrack) -> bool {
+        let f = bt.frame;
+        if (0..f).any(|f| bt.regs[f] != 0 || bt.slots[f] != 0) {
+            return false;
+        }
+        if self.0.len() <= at {
+            self.0.resize(at + 1, (0, 0, 0));
+        }
+        let (frame, regs, slots) = &mut self.0[at];
+        if *frame as usize != f {
+            (*frame, *regs, *slots) = (f as u8, bt.regs[f], bt.slots[f]);
+            return false;
+        }
+        let known = bt.regs[f] & !*regs == 0 && bt.slots[f] & !*slots == 0;
+        *regs |= bt.regs[f];
+        *slots |= bt.slots[f];
+        known
     }
 }
 
@@ -160,6 +229,8 @@ enum Walk {
 
 /// Where a walk begins.
 struct Origin<'s> {
+    /// From the current state.
+    is_current: bool,
     history: &'s [Step],
     insn: u32,
     first: u32,
@@ -194,6 +265,7 @@ impl Checker<'_> {
     fn trace_current(&mut self) -> Res<bool> {
         let history = std::mem::take(&mut self.cur.history);
         let origin = Origin {
+            is_current: true,
             history: &history,
             insn: self.cur.insn,
             first: self.cur.first_insn,
@@ -216,6 +288,7 @@ impl Checker<'_> {
         self.gather_precise(equal);
         self.bt.frame = to.curframe();
         let origin = Origin {
+            is_current: false,
             history: &to.history,
             insn: to.insn,
             first: to.first_insn,
@@ -305,11 +378,20 @@ impl Checker<'_> {
             if last < 0 {
                 return self.trace_entry(at);
             }
+            let remembered = origin.is_current && at.is_none() && !self.log.all_paths();
             let walk = match at {
-                None => self.walk_back(origin.history, first, last, &mut after, skip_first),
+                None => self.walk_back(
+                    origin.history,
+                    first,
+                    last,
+                    &mut after,
+                    skip_first,
+                    remembered,
+                ),
                 Some(id) => {
                     let history = std::mem::take(&mut self.store.get_mut(id).state.history);
-                    let walk = self.walk_back(&history, first, last, &mut after, skip_first);
+                    let walk =
+                        self.walk_back(&history, first, last, &mut after, skip_first, remembered);
                     self.store.get_mut(id).state.history = history;
                     walk
                 }
@@ -442,18 +524,26 @@ impl Checker<'_> {
         last: i32,
         after: &mut i32,
         mut skip: bool,
+        remembered: bool,
     ) -> Res<Walk> {
         let mut count = history.len();
         let mut at = last;
+        let logged = self.log.all_paths();
         loop {
             let top = history[..count].last().filter(|s| s.insn as i32 == at);
-            if !skip && !self.undo(at as u32, *after, top)? {
-                return Ok(Walk::Lost);
+            if !skip && (logged || self.bt.concerned(self.origins[at as usize], top)) {
+                if !self.undo(at as u32, *after, top)? {
+                    return Ok(Walk::Lost);
+                }
+                if self.bt.is_empty() {
+                    return Ok(Walk::Found);
+                }
             }
-            skip = false;
-            if self.bt.is_empty() {
+            if remembered && !skip && top.is_some() && self.traced.covers(count - 1, &self.bt) {
+                self.bt = Backtrack::default();
                 return Ok(Walk::Found);
             }
+            skip = false;
             *after = at;
             if at == first as i32 && (count == 0 || (count == 1 && history[0].insn as i32 == at)) {
                 return Ok(Walk::Start);
@@ -492,7 +582,6 @@ impl Checker<'_> {
         let (class, op) = (insn.class(), insn.code & 0xf0);
         let from_reg = insn.code & code::X != 0;
         let spilled = step.filter(|s| s.flags & STEP_STACK != 0).map(|s| s.flags);
-        let slot_of = |flags: u16| ((flags & 7) as usize, (flags >> 3 & 0x3f) as usize);
         let is_load = class == code::LDX
             || (class == code::STX
                 && insn.code & 0xe0 == code::ATOMIC
@@ -517,7 +606,7 @@ impl Checker<'_> {
                 let Some(flags) = spilled else {
                     return Ok(true);
                 };
-                let (frame, slot) = slot_of(flags);
+                let (frame, slot) = stack_of(flags);
                 self.bt.set_frame_slot(frame, slot);
             }
             code::ST | code::STX => {
@@ -528,7 +617,7 @@ impl Checker<'_> {
                 let Some(flags) = spilled else {
                     return Ok(true);
                 };
-                let (frame, slot) = slot_of(flags);
+                let (frame, slot) = stack_of(flags);
                 if self.bt.slots[frame] & (1 << slot) == 0 {
                     return Ok(true);
                 }

@@ -263,15 +263,16 @@ impl Comparison<'_> {
     }
 }
 
-/// Whether the innermost frames hold the same registers, so that a closer look is due.
-fn maybe_looping(old: &State, cur: &State) -> bool {
-    old.curframe() == cur.curframe()
-        && old
-            .top()
-            .regs
-            .iter()
-            .zip(&cur.top().regs)
-            .all(|(a, b)| a.same_value(b) && a.id == b.id && a.ref_obj_id == b.ref_obj_id)
+/// A register that differs in the innermost frames; `first` is looked at first. If there is
+/// none, the path may be going round, and a closer look is due.
+fn differing_reg(old: &Frame, cur: &Frame, first: u8) -> Option<u8> {
+    let differs = |n: &u8| {
+        let (a, b) = (&old.regs[*n as usize], &cur.regs[*n as usize]);
+        !(a.same_value(b) && a.id == b.id && a.ref_obj_id == b.ref_obj_id)
+    };
+    Some(first)
+        .filter(differs)
+        .or_else(|| (0..=FP as u8).find(differs))
 }
 
 /// Whether an iterator advanced between two states.
@@ -299,6 +300,9 @@ impl Checker<'_> {
     /// Clears registers and slots that nothing will read from states whose paths were all
     /// walked, so that they match more.
     fn clean_states(&mut self, bucket: usize) {
+        if self.store.unclean[bucket] == 0 {
+            return;
+        }
         for at in 0..self.store.buckets[bucket].len() {
             let id = self.store.buckets[bucket][at];
             let state = &self.store.get(id).state;
@@ -313,6 +317,7 @@ impl Checker<'_> {
             let query = self.live.query(&self.flow, &self.store.get(id).state);
             let precise = !self.env.privileged;
             let (live, aux) = (&self.live, &self.aux);
+            self.store.unclean[bucket] -= 1;
             let state = &mut self.store.get_mut(id).state;
             state.cleaned = true;
             for f in 0..=state.curframe() {
@@ -438,7 +443,16 @@ impl Checker<'_> {
         if aux.calls_callback {
             return Ok(self.equal(id, Exact::Within));
         }
-        if maybe_looping(&self.store.get(id).state, &self.cur) && self.equal(id, Exact::Yes) {
+        let checkpoint = self.store.get_mut(id);
+        if checkpoint.state.curframe() != self.cur.curframe() {
+            return Ok(false);
+        }
+        let (old, first) = (checkpoint.state.top(), checkpoint.differed);
+        if let Some(n) = differing_reg(old, self.cur.top(), first) {
+            checkpoint.differed = n;
+            return Ok(false);
+        }
+        if self.equal(id, Exact::Yes) {
             let old = &self.store.get(id).state;
             if !iterators_advanced(old, &self.cur)
                 && old.may_goto_depth == self.cur.may_goto_depth
@@ -466,6 +480,7 @@ impl Checker<'_> {
         let history = std::mem::take(&mut self.cur.history);
         let mut kept = self.cur.clone();
         kept.history = history;
+        self.traced.clear();
         self.step_open = false;
         kept.insn = self.insn;
         let depth = kept.dfs_depth;

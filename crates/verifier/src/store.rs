@@ -10,6 +10,10 @@ pub(crate) struct Checkpoint {
     /// How often another was found equal, or not.
     pub hits: u32,
     pub misses: u32,
+    /// Register that differed when it was last compared, to look at first.
+    pub differed: u8,
+    /// Where it is kept in [`Store::buckets`].
+    bucket: u32,
     /// Not compared with any more, though states descend from it.
     pub retired: bool,
 }
@@ -37,6 +41,8 @@ pub(crate) struct Store {
     unused: Vec<u32>,
     /// By instruction and call site, oldest first.
     pub buckets: Vec<Vec<StateId>>,
+    /// Of each bucket, the states whose paths were all walked and that were not cleaned.
+    pub unclean: Vec<u32>,
     visits: Vec<Visit>,
     /// States ever kept, by instruction.
     pub kept: Vec<u32>,
@@ -52,6 +58,7 @@ impl Store {
         Store {
             buckets: vec![Vec::new(); insns],
             kept: vec![0; insns],
+            unclean: vec![0; insns],
             ..Store::default()
         }
     }
@@ -84,6 +91,8 @@ impl Store {
             state,
             hits: 0,
             misses: 0,
+            differed: 0,
+            bucket: bucket as u32,
             retired: false,
         }));
         let id = match self.unused.pop() {
@@ -112,7 +121,11 @@ impl Store {
     /// Compares with it no more.
     pub fn retire(&mut self, bucket: usize, at: usize) -> StateId {
         let id = self.buckets[bucket].remove(at);
-        self.get_mut(id).retired = true;
+        let checkpoint = self.get_mut(id);
+        checkpoint.retired = true;
+        if checkpoint.state.branches == 0 && !checkpoint.state.cleaned {
+            self.unclean[bucket] -= 1;
+        }
         self.retired += 1;
         self.explored -= 1;
         id
@@ -129,6 +142,7 @@ impl Store {
         for bucket in &mut self.buckets {
             bucket.clear();
         }
+        self.unclean.fill(0);
         self.visits.clear();
     }
 }
@@ -248,6 +262,10 @@ impl Checker<'_> {
             let (branches, parent) = (checkpoint.state.branches, checkpoint.state.parent);
             if branches != 0 {
                 break;
+            }
+            if !checkpoint.retired {
+                let bucket = checkpoint.bucket as usize;
+                self.store.unclean[bucket] += 1;
             }
             self.exit_loop(id)?;
             self.free_if_unused(id);
