@@ -41,7 +41,11 @@ impl Instruction for CallHelper {
                     cpu.fuel = (*cpu.env).fuel;
                     cpu.next()
                 }
-                Err(t) => trap(&mut *cpu.env, t),
+                Err(t) => {
+                    // Callbacks have counted.
+                    cpu.fuel = (*cpu.env).fuel;
+                    trap(&mut *cpu.env, t)
+                }
             }
         }
     }
@@ -243,7 +247,10 @@ unsafe fn tail_call(cpu: &mut Cpu) -> Flow {
                         flow => flow,
                     }
                 }
-                Err(t) => trap(env, t),
+                Err(t) => {
+                    cpu.fuel = env.fuel;
+                    trap(env, t)
+                }
             },
         }
     }
