@@ -52,7 +52,9 @@ impl Case {
         words.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         words
             .iter()
-            .fold(self.template.clone(), |text, (name, value)| text.replace(&format!("${name}"), value))
+            .fold(self.template.clone(), |text, (name, value)| {
+                text.replace(&format!("${name}"), value)
+            })
     }
 }
 
@@ -60,7 +62,10 @@ impl Row {
     /// The memory to run on.
     pub fn data(&self) -> Option<Vec<u8>> {
         let (_, hex) = self.words.iter().find(|(name, _)| name == "data")?;
-        let digits: Vec<u8> = hex.bytes().map(|b| (b as char).to_digit(16).unwrap() as u8).collect();
+        let digits: Vec<u8> = hex
+            .bytes()
+            .map(|b| (b as char).to_digit(16).unwrap() as u8)
+            .collect();
         Some(digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect())
     }
 }
@@ -80,12 +85,16 @@ impl File {
                 });
                 continue;
             }
-            let Some(case) = cases.last_mut() else { continue };
+            let Some(case) = cases.last_mut() else {
+                continue;
+            };
             if let Some(row) = line.strip_prefix("; row:") {
                 let (words, expected) = row.split_once("=>").unwrap_or_else(|| {
                     panic!("{}:{}: a row without =>", path.display(), number + 1)
                 });
-                let words = words.split_whitespace().filter_map(|word| word.split_once('='));
+                let words = words
+                    .split_whitespace()
+                    .filter_map(|word| word.split_once('='));
                 case.rows.push(Row {
                     line: number,
                     words: words.map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
@@ -97,7 +106,11 @@ impl File {
                 let _ = writeln!(case.template, "{line}");
             }
         }
-        Ok(File { path: path.to_owned(), lines, cases })
+        Ok(File {
+            path: path.to_owned(),
+            lines,
+            cases,
+        })
     }
 
     /// Puts another expectation into a row.
@@ -118,7 +131,9 @@ impl File {
 
 /// The files of a kind (`run`), in order of their names.
 pub fn files(kind: &str) -> io::Result<Vec<File>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/filetests").join(kind);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/filetests")
+        .join(kind);
     let mut paths = Vec::new();
     let mut folders = vec![root];
     while let Some(folder) = folders.pop() {
