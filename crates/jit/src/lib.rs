@@ -1,7 +1,7 @@
 //! Compiles programs to machine code: [`Jit`], an engine beside the interpreter.
 //!
-//! One plan ([`lower`](self)) says what a program needs; a backend turns it into code in a
-//! pass over the instructions and one over the jumps. Trusted programs run without checks;
+//! One plan (`lower/`) says what a program needs; a backend (`x86_64/`, `aarch64/`) turns it
+//! into code in a pass over the instructions and one over the jumps. Trusted programs run without checks;
 //! others are compiled with their accesses checked and their steps counted.
 //!
 //! Code memory is never writable and executable at one address ([`CodeMemory`]).

@@ -263,10 +263,10 @@ impl Asm {
             if imm >= 0 && self.imm12(op, wide, d, n, imm as u32) {
                 return;
             }
-            if let (Some(op), true) = (opposite, imm < 0) {
-                if self.imm12(op, wide, d, n, imm.unsigned_abs()) {
-                    return;
-                }
+            if let Some(op) = opposite.filter(|_| imm < 0)
+                && self.imm12(op, wide, d, n, imm.unsigned_abs())
+            {
+                return;
             }
             let small = (0..0x1000).contains(&imm.unsigned_abs());
             if op == Alu::Subs && imm < 0 && small {
@@ -380,7 +380,7 @@ impl Asm {
     fn access(&mut self, bytes: u32, kind: u32, t: Gpr, base: Gpr, off: i32) {
         let size = bytes.trailing_zeros() << 30;
         let scaled = off as u32 / bytes;
-        if off >= 0 && off as u32 % bytes == 0 && scaled < 0x1000 {
+        if off >= 0 && (off as u32).is_multiple_of(bytes) && scaled < 0x1000 {
             self.word(0x3900_0000 | size | kind | scaled << 10 | rn(base) | rd(t));
         } else if (-256..256).contains(&off) {
             self.word(0x3800_0000 | size | kind | (off as u32 & 0x1ff) << 12 | rn(base) | rd(t));
@@ -405,12 +405,12 @@ impl Asm {
 
     /// A pair of 64-bit registers at the stack pointer plus an offset.
     pub(super) fn store_pair(&mut self, a: Gpr, b: Gpr, off: i32) {
-        let field = (off as u32 / 8 & 0x7f) << 15;
+        let field = ((off as u32 / 8) & 0x7f) << 15;
         self.word(0xa900_0000 | field | u32::from(b.0) << 10 | rn(SP) | rd(a));
     }
 
     pub(super) fn load_pair(&mut self, a: Gpr, b: Gpr, off: i32) {
-        let field = (off as u32 / 8 & 0x7f) << 15;
+        let field = ((off as u32 / 8) & 0x7f) << 15;
         self.word(0xa940_0000 | field | u32::from(b.0) << 10 | rn(SP) | rd(a));
     }
 

@@ -45,11 +45,12 @@ impl Entry {
         if calls || plan.main_is_called {
             registers.push(LINK);
         }
-        if plan.needs.frame {
-            registers.push(FRAME);
-        }
         // Atomics stop where they are misaligned.
         let state = plan.needs.state || plan.has_atomics;
+        let frame = plan.needs.frame || state;
+        if frame {
+            registers.push(FRAME);
+        }
         if state {
             registers.push(STATE);
         }
@@ -61,7 +62,7 @@ impl Entry {
         }
         Self {
             saved: paired(registers),
-            frame: plan.needs.frame,
+            frame,
             state,
         }
     }

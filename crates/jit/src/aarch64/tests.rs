@@ -10,9 +10,11 @@ fn x(n: u8) -> Gpr {
     Gpr(n)
 }
 
+type Case = (Box<dyn Fn(&mut Asm)>, String);
+
 /// Every instruction with what it should read as.
-fn cases() -> Vec<(Box<dyn Fn(&mut Asm)>, String)> {
-    let mut cases: Vec<(Box<dyn Fn(&mut Asm)>, String)> = Vec::new();
+fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
     let mut case = |emit: Box<dyn Fn(&mut Asm)>, text: &str| cases.push((emit, text.to_owned()));
     macro_rules! case {
         ($asm:ident => $emit:expr, $text:expr) => {

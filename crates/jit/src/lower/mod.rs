@@ -108,6 +108,8 @@ impl<'a> Plan<'a> {
         plan.pointers.retain(|&slot| (slot as usize) < slots);
         plan.mark()?;
         plan.split()?;
+        // Callouts say where they come from.
+        plan.needs.frame |= plan.needs.state;
         plan.live_out = live::live_out(&plan);
         Ok(plan)
     }
