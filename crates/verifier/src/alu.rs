@@ -57,8 +57,7 @@ impl Checker<'_> {
                 self.binary(&insn)?;
             }
         }
-        self.sanity_check_bounds(insn.dst);
-        Ok(())
+        self.sanity_check_bounds(insn.dst, "alu")
     }
 
     fn unary(&mut self, insn: &Insn) -> Res {

@@ -417,14 +417,39 @@ impl<'a> Checker<'a> {
     }
 
     /// A range that contradicts itself is of an impossible path: its bounds are forgotten.
-    pub fn sanity_check_bounds(&mut self, n: u8) {
+    pub fn sanity_check_bounds(&mut self, n: u8, what: &str) -> Res {
         let range = self.reg(n).range;
-        if range.contradiction().is_some() {
-            self.reg_mut(n).range = Range {
-                bits: range.bits,
-                ..Range::UNKNOWN
-            };
+        if range.contradiction().is_none() {
+            return Ok(());
         }
+        self.reg_mut(n).range = range.without_bounds();
+        self.report_contradiction(what, &range)
+    }
+
+    /// With `BPF_F_TEST_REG_INVARIANTS` such a range ends verification.
+    pub fn report_contradiction(&mut self, what: &str, range: &Range) -> Res {
+        let Some(wrong) = range
+            .contradiction()
+            .filter(|_| self.env.test_reg_invariants)
+        else {
+            return Ok(());
+        };
+        let r = range;
+        fail!(
+            self,
+            Fault,
+            "verifier bug: REG INVARIANTS VIOLATION ({what}): {wrong} u64=[{:#x}, {:#x}] s64=[{:#x}, {:#x}] u32=[{:#x}, {:#x}] s32=[{:#x}, {:#x}] var_off=({:#x}, {:#x})\n",
+            r.umin,
+            r.umax,
+            r.smin,
+            r.smax,
+            r.umin32,
+            r.umax32,
+            r.smin32,
+            r.smax32,
+            r.bits.value,
+            r.bits.mask
+        );
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Environment<'a> {
     pub strict_alignment: bool,
     /// `BPF_F_TEST_STATE_FREQ`: keep a state at every point where paths may join.
     pub test_state_freq: bool,
+    /// `BPF_F_TEST_REG_INVARIANTS`: refuse the program where bounds contradict each other.
+    pub test_reg_invariants: bool,
     /// For extensions: the program that they extend, and the subprogram that they replace.
     pub target: Option<ExtensionTarget<'a>>,
 }
@@ -49,6 +51,7 @@ impl<'a> Environment<'a> {
             cpus: 8192,
             strict_alignment: false,
             test_state_freq: false,
+            test_reg_invariants: false,
             target: None,
         }
     }

@@ -74,7 +74,7 @@ impl Checker<'_> {
         self.clobber_caller_saved();
         self.set_result(id, &call, proto, percpu_alloc)?;
         self.name_result(helper, &call);
-        self.refine_result(helper, proto, &call);
+        self.refine_result(helper, proto, &call)?;
         self.check_map_helper(&call)?;
         if id == func::GET_FUNC_IP {
             self.check_get_func_ip()?;
@@ -470,9 +470,9 @@ impl Checker<'_> {
     }
 
     /// What is known of the number that a helper returns.
-    fn refine_result(&mut self, helper: &Helper, proto: &Proto, call: &CallInfo) {
+    fn refine_result(&mut self, helper: &Helper, proto: &Proto, call: &CallInfo) -> Res {
         if proto.ret.kind != RetKind::Integer {
-            return;
+            return Ok(());
         }
         let cpus = self.env.cpus;
         let range = &mut self.reg_mut(0).range;
@@ -495,7 +495,7 @@ impl Checker<'_> {
             };
             range.sync();
         }
-        self.sanity_check_bounds(0);
+        self.sanity_check_bounds(0, "retval")
     }
 
     /// Checks that the helper takes maps of that type.

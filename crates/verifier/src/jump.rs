@@ -170,14 +170,22 @@ impl Checker<'_> {
         };
         let (this, other) = (&mut self.cur, &mut pending.state);
 
+        let mut contradiction = None;
         if dst.ty == RegType::SCALAR && src.ty == RegType::SCALAR {
-            for (state, compare) in [(&mut *this, compare.negated()), (&mut *other, compare)] {
+            for (state, compare, names) in [
+                (&mut *this, compare.negated(), ["false_reg1", "false_reg2"]),
+                (&mut *other, compare, ["true_reg1", "true_reg2"]),
+            ] {
                 let (mut left, mut right) = (dst.range, src.range);
                 arith::assume(compare, wide, &mut left, &mut right);
                 left.sync();
                 right.sync();
-                check_range(&mut left);
-                check_range(&mut right);
+                for (range, name) in [&mut left, &mut right].into_iter().zip(names) {
+                    if range.contradiction().is_some() {
+                        contradiction = contradiction.or(Some((name, *range)));
+                        *range = range.without_bounds();
+                    }
+                }
                 let regs = &mut state.top_mut().regs;
                 regs[d].range = left;
                 if from_reg {
@@ -225,6 +233,9 @@ impl Checker<'_> {
             && self.is_pointer_value(insn.dst)
         {
             fail!(self, Acces, "R{d} pointer comparison prohibited\n");
+        }
+        if let Some((name, range)) = contradiction {
+            self.report_contradiction(name, &range)?;
         }
         self.print_after_insn();
         self.insn = self.jump_to(false);
@@ -296,15 +307,6 @@ fn settle_null(state: &mut State, n: usize, is_null: bool, keeps_id: bool, maps:
             r.id = 0;
         }
     });
-}
-
-fn check_range(range: &mut Range) {
-    if range.contradiction().is_some() {
-        *range = Range {
-            bits: range.bits,
-            ..Range::UNKNOWN
-        };
-    }
 }
 
 fn is_plain_packet(reg: &Reg) -> bool {

@@ -867,8 +867,7 @@ impl<'a> Checker<'a> {
             sign_extend,
         })?;
         self.save_ptr_type(ty, allow_mix)?;
-        self.sanity_check_bounds(insn.dst);
-        Ok(())
+        self.sanity_check_bounds(insn.dst, "ldx")
     }
 
     /// A store of a register.

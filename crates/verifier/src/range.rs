@@ -240,6 +240,14 @@ impl Range {
         self.bound_by_bits();
     }
 
+    /// Its known bits alone.
+    pub const fn without_bounds(&self) -> Range {
+        Range {
+            bits: self.bits,
+            ..Range::UNKNOWN
+        }
+    }
+
     /// What is wrong with it, if bits and bounds contradict each other.
     pub fn contradiction(&self) -> Option<&'static str> {
         if self.umin > self.umax

@@ -44,6 +44,8 @@ pub struct Options {
     pub kernel: Option<KernelVersion>,
     /// `BPF_F_TEST_STATE_FREQ`.
     pub test_states: bool,
+    /// `BPF_F_TEST_REG_INVARIANTS`.
+    pub test_reg_invariants: bool,
     /// Judge `freplace` programs as programs of the type that their argument suggests.
     pub guess_extensions: bool,
     /// Explain rejections.
@@ -174,6 +176,7 @@ fn judge(
     environment.privileged = !options.unprivileged;
     environment.log_level = options.log_level;
     environment.test_state_freq = options.test_states;
+    environment.test_reg_invariants = options.test_reg_invariants;
     if let Some(version) = options.kernel {
         environment.kernel_version = version;
     }

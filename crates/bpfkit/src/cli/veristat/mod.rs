@@ -80,6 +80,9 @@ pub struct Arguments {
     /// Keep a state at every point where paths may join (BPF_F_TEST_STATE_FREQ)
     #[arg(short, long)]
     test_states: bool,
+    /// Refuse programs whose register bounds contradict each other (BPF_F_TEST_REG_INVARIANTS)
+    #[arg(short = 'r', long)]
+    test_reg_invariants: bool,
     /// Emit N most frequent source code lines
     #[arg(short = 'S', long, value_name = "N")]
     top_src_lines: Option<usize>,
@@ -286,6 +289,7 @@ fn judge_files(arguments: &Arguments, view: &View) -> Result {
         },
         kernel: arguments.kernel,
         test_states: arguments.test_states,
+        test_reg_invariants: arguments.test_reg_invariants,
         guess_extensions: true,
         jobs: arguments.jobs,
         ..judge::Options::default()
