@@ -133,7 +133,7 @@ and use the very pointer that was compared"),
         "the access lies outside of the map value", "offset and size exceed the value's size",
         BOUND_FIX),
     path(&["invalid zero-sized read"],
-        "the size may be 0 or too large", "this helper needs at least one byte, and a size that fits the buffer; a signed size that was\
+        "the size may be 0 or too large", "this helper needs at least one byte, and a size that fits the buffer; a signed size that was \
 bounded from above only is huge where it is negative",
         "bound it on both sides in one unsigned variable: `if (n == 0 || n > sizeof(buffer)) return 0;`"),
     path(&["into map forbidden"],
