@@ -45,6 +45,7 @@ impl Row {
     }
 
     /// The verdict in words.
+    #[allow(dead_code, reason = "the test reads it")]
     pub fn verdict(&self) -> String {
         if self.accept {
             "accept".into()
