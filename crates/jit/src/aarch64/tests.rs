@@ -1,5 +1,6 @@
 //! What the encoder writes, read by LLVM's disassembler where it is there.
 
+#[cfg(test)]
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 

@@ -17,18 +17,15 @@ pub enum Rule {
     ShiftPair,
     /// Division by a power of two is a shift or a mask.
     PowerOfTwo,
-    /// Loops begin where instructions are fetched fastest.
-    AlignLoop,
 }
 
-const NAMES: [(Rule, &str); 7] = [
+const NAMES: [(Rule, &str); 6] = [
     (Rule::Address, "address"),
     (Rule::ZeroExtension, "zero-extension"),
     (Rule::Rotate, "rotate"),
     (Rule::InvertJump, "invert-jump"),
     (Rule::ShiftPair, "shift-pair"),
     (Rule::PowerOfTwo, "power-of-two"),
-    (Rule::AlignLoop, "align-loop"),
 ];
 
 impl Rule {

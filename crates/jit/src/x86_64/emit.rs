@@ -110,12 +110,7 @@ enum JumpKind {
     Always,
     If(Cc),
     Call,
-    /// Not a jump: filler up to a multiple of [`LOOP_ALIGN`].
-    Align,
 }
-
-/// Loops begin at multiples of this.
-const LOOP_ALIGN: u32 = 32;
 
 /// A jump to be put in before the byte at `at`.
 struct Jump {
@@ -243,7 +238,7 @@ impl Asm {
     }
 
     fn jump_of(&mut self, kind: JumpKind, to: Label) {
-        let long = matches!(kind, JumpKind::Call | JumpKind::Align);
+        let long = kind == JumpKind::Call;
         self.jumps.push(Jump {
             at: self.buf.len() as u32,
             to,
@@ -264,18 +259,9 @@ impl Asm {
         self.jump_of(JumpKind::Call, to);
     }
 
-    /// Begins a loop where it is fetched fast.
-    pub(super) fn align_loop(&mut self) {
-        let here = self.label();
-        self.bind(here);
-        self.jump_of(JumpKind::Align, here);
-    }
-
     /// Lays the jumps out: as few bytes as reach. Every label that is jumped to is bound.
     pub(super) fn finish(mut self) -> Finished {
-        // How many bytes a jump takes that lies at `at`.
-        let bytes = |jump: &Jump, at: u32| match (jump.kind, jump.long) {
-            (JumpKind::Align, _) => at.wrapping_neg() % LOOP_ALIGN,
+        let bytes = |jump: &Jump| match (jump.kind, jump.long) {
             (_, false) => 2,
             (JumpKind::If(_), true) => 6,
             (_, true) => 5,
@@ -285,7 +271,7 @@ impl Asm {
             let mut sum = 0;
             for (jump, start) in self.jumps.iter().zip(&mut starts) {
                 *start = sum;
-                sum += bytes(jump, jump.at + sum);
+                sum += bytes(jump);
             }
             starts[self.jumps.len()] = sum;
             let mut grew = false;
@@ -313,10 +299,6 @@ impl Asm {
             let end = i64::from(jump.at + starts[i + 1]);
             let distance = (i64::from(to.at + starts[to.jumps as usize]) - end) as i32;
             match (jump.kind, jump.long) {
-                (JumpKind::Align, _) => {
-                    fill(&mut code, (starts[i + 1] - starts[i]) as usize);
-                    continue;
-                }
                 (JumpKind::Always, false) => code.extend([0xeb, distance as u8]),
                 (JumpKind::If(cc), false) => code.extend([0x70 | cc as u8, distance as u8]),
                 (JumpKind::If(cc), true) => code.extend([0x0f, 0x80 | cc as u8]),
@@ -657,26 +639,6 @@ impl Asm {
 
     pub(super) fn ret(&mut self) {
         self.buf.push(0xc3);
-    }
-}
-
-/// The longest instructions that do nothing.
-fn fill(code: &mut Vec<u8>, mut bytes: usize) {
-    const NOPS: [&[u8]; 9] = [
-        &[0x90],
-        &[0x66, 0x90],
-        &[0x0f, 0x1f, 0x00],
-        &[0x0f, 0x1f, 0x40, 0x00],
-        &[0x0f, 0x1f, 0x44, 0x00, 0x00],
-        &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
-        &[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00],
-        &[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
-        &[0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
-    ];
-    while bytes > 0 {
-        let nop = NOPS[bytes.min(NOPS.len()) - 1];
-        code.extend_from_slice(nop);
-        bytes -= nop.len();
     }
 }
 

@@ -167,9 +167,6 @@ impl Compiler<'_> {
                 self.flush(self.plan.live_in(slot));
                 self.zeros.forget();
             }
-            if self.plan.is_loop(slot) && self.has(Rule::AlignLoop) {
-                self.asm.align_loop();
-            }
             self.asm.bind(Label(slot as u32));
             self.count_segment();
             match self.plan.slots()[slot] {
