@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use bpfkit_verifier::{Explanation, Step};
+use bpfkit_verifier::{Explanation, Place, Step};
 
 /// Renders it with terminal colours.
 pub fn render(file: &str, prog: &str, explanation: &Explanation) -> String {
@@ -34,6 +34,11 @@ pub fn render(file: &str, prog: &str, explanation: &Explanation) -> String {
                 None => &step.listing,
             };
             let _ = writeln!(text, "{:>width$} | {source}", label(step));
+        }
+        // A line of assembly is many instructions.
+        let assembly = |place: &Place| place.text.trim_start().starts_with("asm");
+        if step.place.as_ref().is_some_and(assembly) && !step.listing.is_empty() {
+            let _ = writeln!(text, "{blank} |   {}: {}", step.insn, step.listing);
         }
         for note in &step.notes {
             let _ = writeln!(text, "{blank} |   {note}");

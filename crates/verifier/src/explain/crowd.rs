@@ -1,6 +1,6 @@
 //! Where states pile up: what keeps a verification that takes too long from ending.
 
-use crate::checker::Checker;
+use crate::checker::{Checker, MAX_PENDING};
 use crate::state::State;
 
 /// Places that are named.
@@ -9,7 +9,10 @@ const TOP: usize = 5;
 /// Where most states were kept, and why they were not merged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Crowd {
-    /// Instructions with the number of states kept there, the busiest last.
+    /// Whether the branches that wait to be walked were too many, not the states kept.
+    pub waiting: bool,
+    /// Instructions with the number of states kept there, or of branches from there that
+    /// wait; the busiest last.
     pub insns: Vec<(u32, u32)>,
     /// What differs between the states of the busiest instruction.
     pub differing: Option<String>,
@@ -18,11 +21,22 @@ pub struct Crowd {
 impl Checker<'_> {
     /// Looks through the states kept.
     pub(crate) fn crowd(&self) -> Crowd {
-        let mut insns: Vec<(u32, u32)> = (0u32..).zip(self.store.kept.iter().copied()).collect();
+        let waiting = self.pending.len() >= MAX_PENDING;
+        let mut counts = self.store.kept.clone();
+        if waiting {
+            counts.fill(0);
+            for pending in &self.pending {
+                let from = usize::try_from(pending.prev).ok();
+                if let Some(count) = from.and_then(|at| counts.get_mut(at)) {
+                    *count += 1;
+                }
+            }
+        }
+        let mut insns: Vec<(u32, u32)> = (0u32..).zip(counts).collect();
         insns.retain(|(_, kept)| *kept > 0);
         insns.sort_by_key(|(_, kept)| *kept);
         let insns = insns.split_off(insns.len().saturating_sub(TOP));
-        let differing = insns.last().and_then(|&(insn, _)| {
+        let differing = insns.last().filter(|_| !waiting).and_then(|&(insn, _)| {
             let states: Vec<&State> = self
                 .store
                 .buckets
@@ -34,7 +48,11 @@ impl Checker<'_> {
             let live = self.aux.get(insn as usize).map_or(u16::MAX, |aux| aux.live);
             differing(&states, live)
         });
-        Crowd { insns, differing }
+        Crowd {
+            waiting,
+            insns,
+            differing,
+        }
     }
 }
 

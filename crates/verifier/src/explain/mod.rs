@@ -71,7 +71,10 @@ pub fn explain(program: &Program, rejection: &Rejection, log: &str) -> Explanati
     let crowd = &rejection.crowd;
     for &(insn, states) in &crowd.insns {
         let mut step = step(program, insn, String::new());
-        step.notes.push(format!("{states} states kept here"));
+        step.notes.push(match (crowd.waiting, states) {
+            (true, n) => format!("branches from here that still wait: {n}"),
+            (false, n) => format!("states kept here: {n}"),
+        });
         steps.push(step);
     }
     if let (Some(last), Some(note)) = (steps.last_mut(), &crowd.differing) {
