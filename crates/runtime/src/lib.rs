@@ -27,8 +27,8 @@ mod resolve;
 mod vm;
 
 pub use engine::{
-    Code, Context, Engine, Executable, Ksyms, LoadError, LoadErrorKind, LoadOptions, Local, Outcome,
-    ProgramSlot, Redirect, Trusted,
+    Code, Context, Engine, Executable, Ksyms, LoadError, LoadErrorKind, LoadOptions, Local,
+    Outcome, ProgramSlot, Redirect, Trusted,
 };
 pub use env::{Args, Env, Functions, HelperFn, TAIL_CALL};
 pub use fault::{Fault, FaultKind, Location, Trap, TrapKind};

@@ -84,7 +84,8 @@ impl<'r> Env<'r> {
     fn window_of(&self, frame: u64) -> *mut Window {
         // SAFETY: the first window is the run's.
         let first = unsafe { (*self.window_start).r[10] };
-        self.window_start.wrapping_add(frame.wrapping_sub(first) as usize / FRAME_BYTES)
+        self.window_start
+            .wrapping_add(frame.wrapping_sub(first) as usize / FRAME_BYTES)
     }
 
     /// R10 of the current frame.
@@ -166,7 +167,10 @@ impl<'r> Env<'r> {
 
     /// The trap of a run that has used its steps up.
     pub fn out_of_steps(&self) -> Trap {
-        FaultKind::StepLimit { limit: self.step_limit }.into()
+        FaultKind::StepLimit {
+            limit: self.step_limit,
+        }
+        .into()
     }
 
     /// The host address of an access that no remembered span covers; remembers its span.
@@ -185,7 +189,9 @@ impl<'r> Env<'r> {
             return Err(self.access_fault(address, bytes, write).into());
         };
         let table = Spans::table_of(size, write);
-        self.memory.spans.remember_at(table, index as usize, bytes, &found);
+        self.memory
+            .spans
+            .remember_at(table, index as usize, bytes, &found);
         let Found { host, .. } = found;
         Ok(host)
     }
@@ -196,7 +202,9 @@ impl<'r> Env<'r> {
     /// # Errors
     /// The trap that ended it.
     pub fn tail_call(&mut self, context: u64, map: u64, index: u32) -> Result<Option<u64>, Trap> {
-        let Some(target) = crate::interp::find_target(self, map, index)? else { return Ok(None) };
+        let Some(target) = crate::interp::find_target(self, map, index)? else {
+            return Ok(None);
+        };
         self.tail_calls += 1;
         let (pc, window, current) = (self.pc, self.window, self.program);
         let target_ptr: *const dyn Local = Arc::as_ptr(&target);

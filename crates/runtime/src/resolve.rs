@@ -41,10 +41,7 @@ pub fn poison(program: &Program, slot: u32) -> String {
 }
 
 fn target(program: &Program, slot: u32) -> Option<&RefTarget> {
-    let at = program
-        .refs
-        .binary_search_by_key(&slot, |r| r.insn)
-        .ok()?;
+    let at = program.refs.binary_search_by_key(&slot, |r| r.insn).ok()?;
     program.refs.get(at).map(|r| &r.target)
 }
 
