@@ -364,7 +364,7 @@ impl Runner<'_> {
         let outcome = self.executable.run(&mut self.vm, input);
         self.tally.time += outcome.duration.unwrap_or_else(|| start.elapsed());
         self.tally.add(&outcome, bytes);
-        if self.tally.runs() % POLL == 0 {
+        if self.tally.runs().is_multiple_of(POLL) {
             self.events.poll();
         }
         outcome
@@ -388,7 +388,7 @@ impl Runner<'_> {
                     break;
                 }
             };
-            if capture.packets() % 4096 == 0 {
+            if capture.packets().is_multiple_of(4096) {
                 bar.set_position(capture.offset());
                 bar.set_message(format!("{} packets", capture.packets()));
             }
