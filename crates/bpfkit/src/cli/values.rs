@@ -246,7 +246,8 @@ fn decode_members(ty: Type<'_>, bytes: &[u8], depth: u32, fields: &mut Object<St
 /// Bit offset and width of a member that is not whole bytes of its type.
 fn bitfield(member: &Member<'_>, ty: Type<'_>) -> Option<(u32, u32)> {
     let width = member.bitfield_size;
-    let whole = ty.size().is_some_and(|size| size * 8 == width) && member.bit_offset.is_multiple_of(8);
+    let whole =
+        ty.size().is_some_and(|size| size * 8 == width) && member.bit_offset.is_multiple_of(8);
     (width != 0 && !whole).then_some((member.bit_offset, width))
 }
 
