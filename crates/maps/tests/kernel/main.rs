@@ -221,6 +221,10 @@ fn hashes_answer_alike() {
         if !permitted() {
             return;
         }
+        // A kernel whose work queues hang frees no elements, and says that maps are full.
+        if let Err(error) = bpfkit_oracle::Kernel::start() {
+            return println!("skipped: {error}");
+        }
         for (i, (key, value)) in [(1, 1), (4, 8), (8, 8), (7, 3), (16, 40), (100, 20)]
             .into_iter()
             .enumerate()
