@@ -88,9 +88,10 @@ fn program(case: &Case) -> String {
             }
             Sock(at) => {
                 let _ = writeln!(text, "r1 = *(u64 *)(r6 + 168)\nif r1 == 0 goto none_{i}");
+                // The kernel gives an unset `rx_queue_mapping` as a 64-bit -1; a u32 field is its low half.
                 let _ = writeln!(
                     text,
-                    "call 95\nif r0 == 0 goto none_{i}\nr1 = *(u32 *)(r0 + {at})"
+                    "call 95\nif r0 == 0 goto none_{i}\nr1 = *(u32 *)(r0 + {at})\nw1 = w1"
                 );
                 mix(&mut text, "r1");
                 let _ = writeln!(text, "none_{i}:");
