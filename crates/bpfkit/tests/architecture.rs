@@ -10,6 +10,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("spec", &["isa", "btf"]),
     ("object", &["isa", "btf", "spec"]),
     ("classic", &["isa"]),
+    ("pcap", &["classic"]),
     ("verifier", &["isa", "btf", "object", "spec"]),
     ("maps", &["spec"]),
     (
@@ -21,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may hold unsafe code.
-const MAY_BE_UNSAFE: &[&str] = &["maps", "runtime", "jit", "oracle"];
+const MAY_BE_UNSAFE: &[&str] = &["maps", "runtime", "jit", "oracle", "pcap"];
 
 /// Crates that may read files, environment, clock or kernel.
 const MAY_READ_THE_MACHINE: &[&str] = &["bpfkit", "oracle"];
