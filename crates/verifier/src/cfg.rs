@@ -7,6 +7,7 @@ use bpfkit_spec::helper::{Effects, RetKind};
 use crate::checker::{
     Checker, Sub, is_call, is_func_ref, is_helper_call, is_kfunc_call, is_may_goto,
 };
+use crate::facts::Gatherer;
 use crate::fail::{Errno, Res, fail, say};
 use crate::flow::{Flow, jump_distance};
 
@@ -460,6 +461,10 @@ impl Checker<'_> {
         }
         for (aux, live) in self.aux.iter_mut().zip(live_in) {
             aux.live = live;
+        }
+        if self.env.facts {
+            let reads = effects.iter().map(|(uses, _)| *uses).collect();
+            self.gatherer = Some(Box::new(Gatherer::new(reads)));
         }
     }
 

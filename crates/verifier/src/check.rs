@@ -7,7 +7,7 @@ use bpfkit_spec::ret_range::{self, ReturnRule};
 use bpfkit_spec::{AttachType, ProgType};
 
 use crate::checker::{Aux, Checker, MAX_PROCESSED, Next};
-use crate::env::{Environment, Facts, Rejection, Stats, Verdict, Verified};
+use crate::env::{Environment, Rejection, Stats, Verdict, Verified};
 use crate::fail::{Errno, Res, fail, say};
 use crate::helper::call_ok;
 use crate::log::{Log, STATS};
@@ -42,7 +42,7 @@ pub fn verify(program: &Program, maps: &[MapDef], env: &Environment<'_>) -> Verd
     }
     let insn = checker.insn;
     let result = match result {
-        Ok(()) => Ok(Verified::new(program.clone(), checker.facts())),
+        Ok(()) => Ok(Verified::new(program.clone(), checker.learned())),
         Err(errno) => Err(Rejection {
             message: checker.message.clone(),
             insn,
@@ -103,6 +103,7 @@ impl<'a> Checker<'a> {
             arena: None,
             threw: false,
             records: Default::default(),
+            gatherer: None,
         }
     }
 
@@ -257,10 +258,18 @@ impl<'a> Checker<'a> {
                 self.print_step();
                 prev = at as i32;
                 self.live.begin(&self.flow, &self.cur, at as u32);
+                if let Some(gatherer) = &mut self.gatherer {
+                    gatherer.before(at as u32, self.cur.top());
+                }
+                let pending = self.pending.len();
                 next = match self.walk_insn()? {
                     Next::Continue => next,
                     end => end,
                 };
+                if let Some(gatherer) = &mut self.gatherer {
+                    let both = self.pending.len() > pending;
+                    gatherer.went(at as u32, &self.insns[at], self.insn, both);
+                }
                 self.live.commit();
             }
             if next == Next::Continue {
@@ -524,13 +533,5 @@ impl<'a> Checker<'a> {
             stats.total_states,
             stats.peak_states
         );
-    }
-
-    fn facts(&self) -> Facts {
-        Facts {
-            reachable: self.aux.iter().map(|a| a.seen).collect(),
-            stack_depth: self.subs.iter().map(|s| s.stack_depth).collect(),
-            live_registers: self.aux.iter().map(|a| a.live).collect(),
-        }
     }
 }

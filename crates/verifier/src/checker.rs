@@ -11,6 +11,7 @@ use bpfkit_spec::helper::{self, Helper, Proto};
 use rustc_hash::FxHashMap;
 
 use crate::env::Environment;
+use crate::facts::Gatherer;
 use crate::fail::{Errno, Res, fail};
 use crate::flow::Flow;
 use crate::global::SubArg;
@@ -188,6 +189,8 @@ pub(crate) struct Checker<'a> {
     pub threw: bool,
     /// Special fields of object types, as they are asked for.
     pub records: FxHashMap<(BtfOf, u32), Rc<Record>>,
+    /// Gathers facts, if they are asked for.
+    pub gatherer: Option<Box<Gatherer>>,
 }
 
 impl<'a> Checker<'a> {

@@ -5,6 +5,7 @@ use bpfkit_object::Program;
 use bpfkit_spec::KernelVersion;
 
 use crate::explain::Crowd;
+use crate::facts::Facts;
 use crate::fail::Errno;
 
 /// What a program is loaded into.
@@ -27,6 +28,8 @@ pub struct Environment<'a> {
     pub test_state_freq: bool,
     /// `BPF_F_TEST_REG_INVARIANTS`: refuse the program where bounds contradict each other.
     pub test_reg_invariants: bool,
+    /// Gather values, branches, calls and live slots too ([`Facts`]).
+    pub facts: bool,
     /// For extensions: the program that they extend, and the subprogram that they replace.
     pub target: Option<ExtensionTarget<'a>>,
 }
@@ -52,6 +55,7 @@ impl<'a> Environment<'a> {
             strict_alignment: false,
             test_state_freq: false,
             test_reg_invariants: false,
+            facts: false,
             target: None,
         }
     }
@@ -94,17 +98,6 @@ impl Verified {
     pub fn into_parts(self) -> (Program, Facts) {
         (self.program, self.facts)
     }
-}
-
-/// What verification learned that engines may use.
-#[derive(Clone, Debug, Default)]
-pub struct Facts {
-    /// Per instruction slot: whether any path reaches it.
-    pub reachable: Vec<bool>,
-    /// Per subprogram: bytes of stack that it uses.
-    pub stack_depth: Vec<u32>,
-    /// Per instruction slot: bit n says that register n may be read later.
-    pub live_registers: Vec<u16>,
 }
 
 /// Why a program is refused.

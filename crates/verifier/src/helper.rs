@@ -76,6 +76,7 @@ impl Checker<'_> {
         self.name_result(helper, &call);
         self.refine_result(helper, proto, &call)?;
         self.check_map_helper(&call)?;
+        self.note_call(&call, proto);
         if id == func::GET_FUNC_IP {
             self.check_get_func_ip()?;
         }

@@ -281,6 +281,20 @@ impl Liveness {
         self.instances[outer].write(site, &writes);
     }
 
+    /// Per instruction of a program: the slots of the own frame that may be read there or later,
+    /// by whatever calls it is reached.
+    pub fn own_slots(&self, len: usize) -> Vec<u64> {
+        let mut slots = vec![0; len];
+        for instance in &self.instances {
+            let marks = instance.frames[instance.chain.depth as usize].iter();
+            let from = slots.iter_mut().skip(instance.start as usize);
+            for (slot, marks) in from.zip(marks.flat_map(|m| m.iter())) {
+                *slot |= marks.live_before;
+            }
+        }
+        slots
+    }
+
     /// Prepares questions about a state.
     pub fn query(&mut self, flow: &Flow, state: &State) -> Query {
         let mut query = Query {

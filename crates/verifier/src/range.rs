@@ -61,6 +61,14 @@ impl Range {
         self.bits.is_const()
     }
 
+    /// The value, if there is one only (by its bits).
+    pub const fn constant(&self) -> Option<u64> {
+        match self.bits.is_const() {
+            true => Some(self.bits.value),
+            false => None,
+        }
+    }
+
     /// Sets the lower half to `value`.
     pub const fn set_low32(&mut self, value: u32) {
         self.bits = self.bits.with_low32(Tnum::known(value as u64));
