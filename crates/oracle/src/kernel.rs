@@ -555,6 +555,11 @@ impl Kernel {
         self.child.close(program.fd);
     }
 
+    /// Lets go of BTF.
+    pub fn drop_btf(&mut self, btf: BtfHandle) {
+        self.child.close(btf.fd);
+    }
+
     /// Lets go of a map.
     pub fn drop_map(&mut self, map: MapHandle) {
         self.child.close(map.fd);

@@ -9,22 +9,11 @@
 //! the running kernel. `BPFKIT_RUNS` is how often each program is timed.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use judge::{Options, Outcome, Row};
 
 #[path = "../tests/oracle/judge.rs"]
 mod judge;
-
-fn read_rows() -> Vec<Row> {
-    let paths: Vec<PathBuf> = match std::env::var_os("BPFKIT_ORACLE") {
-        Some(path) => vec![path.into()],
-        None => std::fs::read_dir(judge::workspace().join("testdata/oracle"))
-            .map(|dir| dir.flatten().map(|e| e.path()).collect())
-            .unwrap_or_default(),
-    };
-    paths.iter().flat_map(|p| judge::rows_of(p)).collect()
-}
 
 fn main() {
     let mut show = None;
@@ -43,7 +32,7 @@ fn main() {
         }
     }
     std::panic::set_hook(Box::new(|info| eprintln!("panic: {info}")));
-    let rows = read_rows();
+    let rows = judge::all_rows();
     let wanted = |row: &Row| row.name().contains(&filter);
     match judge::compare(&rows, &wanted, options) {
         Ok(outcomes) => report(&rows, &outcomes, show.as_deref()),

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use bpfkit_btf::Btf;
-use bpfkit_object::{Linker, Object, Target};
+use bpfkit_object::{Linker, Object, Program, Target};
 use bpfkit_spec::{AttachType, ProgType};
 use bpfkit_verifier::{Environment, verify};
 use serde_json::Value;
@@ -132,6 +132,57 @@ fn row_of(value: &Value) -> Option<Row> {
     })
 }
 
+/// All rows there are: of the file that `BPFKIT_ORACLE` names, or of `testdata/oracle`.
+pub fn all_rows() -> Vec<Row> {
+    let paths: Vec<PathBuf> = match std::env::var_os("BPFKIT_ORACLE") {
+        Some(path) => vec![path.into()],
+        None => std::fs::read_dir(workspace().join("testdata/oracle"))
+            .map(|dir| dir.flatten().map(|e| e.path()).collect())
+            .unwrap_or_default(),
+    };
+    paths.iter().flat_map(|p| rows_of(p)).collect()
+}
+
+/// What of the running kernel programs are linked against.
+pub struct Machine {
+    pub btf: Btf,
+    kconfig: Option<String>,
+    kallsyms: Option<String>,
+}
+
+impl Machine {
+    /// Fails where the kernel shows no BTF.
+    pub fn read() -> Result<Machine, String> {
+        const BTF: &str = "/sys/kernel/btf/vmlinux";
+        let bytes = std::fs::read(BTF).map_err(|e| format!("{BTF}: {e}"))?;
+        let kconfig = Command::new("zcat").arg("/proc/config.gz").output().ok();
+        Ok(Machine {
+            btf: Btf::parse(&bytes).map_err(|e| format!("{BTF}: {e}"))?,
+            kconfig: kconfig.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()),
+            kallsyms: std::fs::read_to_string("/proc/kallsyms").ok(),
+        })
+    }
+
+    pub fn target(&self) -> Target<'_> {
+        Target {
+            kernel_btf: Some(&self.btf),
+            kconfig: self.kconfig.as_deref(),
+            kallsyms: self.kallsyms.as_deref(),
+            ..Target::default()
+        }
+    }
+}
+
+/// Gives a program the types that the kernel was told, where its section named none.
+pub fn set_types(program: &mut Program, row: &Row) {
+    if let Some(t) = ProgType::ALL.iter().find(|t| t.name() == row.prog_type) {
+        program.decl.prog_type = *t;
+    }
+    if let Some(t) = AttachType::ALL.iter().find(|t| t.name() == row.attach_type) {
+        program.decl.attach_type = *t;
+    }
+}
+
 /// Verifies every row's program against the running kernel's BTF, configuration and symbols.
 /// Rows whose object is missing have no outcome. Fails where the kernel shows no BTF.
 pub fn compare(
@@ -139,20 +190,8 @@ pub fn compare(
     wanted: &dyn Fn(&Row) -> bool,
     options: Options,
 ) -> Result<Vec<Outcome>, String> {
-    let bytes = std::fs::read("/sys/kernel/btf/vmlinux")
-        .map_err(|e| format!("/sys/kernel/btf/vmlinux: {e}"))?;
-    let btf = Btf::parse(&bytes).map_err(|e| format!("/sys/kernel/btf/vmlinux: {e}"))?;
-    let kconfig = Command::new("zcat").arg("/proc/config.gz").output();
-    let kconfig = kconfig
-        .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
-        .ok();
-    let kallsyms = std::fs::read_to_string("/proc/kallsyms").ok();
-    let target = Target {
-        kernel_btf: Some(&btf),
-        kconfig: kconfig.as_deref(),
-        kallsyms: kallsyms.as_deref(),
-        ..Target::default()
-    };
+    let machine = Machine::read()?;
+    let (btf, target) = (&machine.btf, machine.target());
     let mut files: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, row) in rows.iter().enumerate().filter(|(_, r)| wanted(r)) {
         files.entry(&row.file).or_default().push(at);
@@ -175,7 +214,7 @@ pub fn compare(
             };
             let mut linker = Linker::new(&object, &target);
             for &at in list {
-                let mut outcome = judge(&rows[at], &mut linker, &object, &btf, options);
+                let mut outcome = judge(&rows[at], &mut linker, &object, btf, options);
                 outcome.row = at;
                 if let Ok(mut all) = outcomes.lock() {
                     all.push(outcome);
@@ -232,12 +271,7 @@ fn judge(
             return outcome;
         }
     };
-    if let Some(t) = ProgType::ALL.iter().find(|t| t.name() == row.prog_type) {
-        program.decl.prog_type = *t;
-    }
-    if let Some(t) = AttachType::ALL.iter().find(|t| t.name() == row.attach_type) {
-        program.decl.attach_type = *t;
-    }
+    set_types(&mut program, row);
     let maps = linker.maps();
     let mut env = Environment::new(Some(btf));
     env.cpus = 2;
