@@ -133,6 +133,7 @@ fn row_of(value: &Value) -> Option<Row> {
 }
 
 /// All rows there are: of the file that `BPFKIT_ORACLE` names, or of `testdata/oracle`.
+#[allow(dead_code, reason = "the examples read them")]
 pub fn all_rows() -> Vec<Row> {
     let paths: Vec<PathBuf> = match std::env::var_os("BPFKIT_ORACLE") {
         Some(path) => vec![path.into()],
