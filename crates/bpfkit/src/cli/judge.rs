@@ -50,6 +50,8 @@ pub struct Options {
     pub guess_extensions: bool,
     /// Explain rejections.
     pub explain: bool,
+    /// Gather facts about accepted programs.
+    pub facts: bool,
     /// Threads; the machine's without it.
     pub jobs: Option<NonZeroUsize>,
 }
@@ -177,6 +179,7 @@ fn judge(
     environment.log_level = options.log_level;
     environment.test_state_freq = options.test_states;
     environment.test_reg_invariants = options.test_reg_invariants;
+    environment.facts = options.facts;
     if let Some(version) = options.kernel {
         environment.kernel_version = version;
     }

@@ -5,6 +5,7 @@ mod capture;
 mod disasm;
 mod events;
 mod explanation;
+mod facts;
 mod failure;
 mod features;
 mod files;

@@ -4,10 +4,11 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use bpfkit_spec::KernelVersion;
-use bpfkit_verifier::Verdict;
+use bpfkit_verifier::{Verdict, Verified};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::cli::facts::Document;
 use crate::cli::failure::{Exit, Failure, Result};
 use crate::cli::judge::{self, Opened};
 use crate::cli::objects::{self, LinkArguments};
@@ -33,6 +34,10 @@ pub struct Arguments {
     /// Kernel to judge by
     #[arg(long, value_name = "VERSION")]
     kernel: Option<KernelVersion>,
+    /// Print what is known of every instruction of accepted programs, a JSON object a program,
+    /// in place of the verdicts
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    facts: Option<FactsFormat>,
     /// Do not explain rejections
     #[arg(long)]
     no_explain: bool,
@@ -49,6 +54,11 @@ enum Format {
     Table,
     /// A JSON object a line
     Jsonl,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FactsFormat {
+    Json,
 }
 
 /// What came of one program; the names are those of our oracle files.
@@ -69,6 +79,8 @@ struct Row {
     log: String,
     #[serde(skip)]
     explanation: String,
+    #[serde(skip)]
+    facts: Option<Document>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -105,6 +117,7 @@ impl Row {
             us: 0,
             log: String::new(),
             explanation: String::new(),
+            facts: None,
         }
     }
 
@@ -132,6 +145,7 @@ impl Row {
             us,
             log: if log { verdict.log } else { String::new() },
             explanation: String::new(),
+            facts: None,
         }
     }
 }
@@ -165,7 +179,10 @@ pub fn run(arguments: &Arguments) -> Result {
         log_level: arguments.log_level,
         unprivileged: arguments.unprivileged,
         kernel: arguments.kernel,
-        explain: !arguments.no_explain && arguments.format == Format::Table,
+        explain: !arguments.no_explain
+            && arguments.format == Format::Table
+            && arguments.facts.is_none(),
+        facts: arguments.facts.is_some(),
         jobs: arguments.jobs,
         ..judge::Options::default()
     };
@@ -180,6 +197,14 @@ pub fn run(arguments: &Arguments) -> Result {
             let name = &opened.object.programs[job.prog].name;
             let explanation = judged.explanation.as_ref();
             let explanation = explanation.map(|e| explanation::render(&opened.name, name, e));
+            let facts = match (&judged.program, &judged.verdict) {
+                (Some(program), Ok(verdict)) if arguments.facts.is_some() => {
+                    let facts = verdict.result.as_ref().ok().map(Verified::facts);
+                    let maps = &opened.object.maps;
+                    facts.map(|facts| Document::new(&opened.name, program, maps, facts))
+                }
+                _ => None,
+            };
             let mut row = match judged.verdict {
                 Ok(verdict) => Row::of(
                     &opened.name,
@@ -191,6 +216,7 @@ pub fn run(arguments: &Arguments) -> Result {
                 Err(message) => Row::error(&opened.name, Some(name), message),
             };
             row.explanation = explanation.unwrap_or_default();
+            row.facts = facts;
             row
         },
     ));
@@ -219,6 +245,15 @@ fn report(arguments: &Arguments, rows: &[Row]) -> Result {
     for row in rows.iter().filter(|row| !row.log.is_empty()) {
         let prog = row.prog.as_deref().unwrap_or_default();
         output::text(&format!("{}/{prog}:\n{}\n", row.file, row.log.trim_end()))?;
+    }
+    if arguments.facts.is_some() {
+        return rows
+            .iter()
+            .filter_map(|row| row.facts.as_ref())
+            .try_for_each(|facts| {
+                let text = serde_json::to_string(facts).map_err(Failure::machine)?;
+                output::text(&format!("{text}\n"))
+            });
     }
     match arguments.format {
         Format::Jsonl => {
