@@ -33,9 +33,11 @@ pub fn read_list(path: &Path) -> Result<Vec<String>> {
 
 /// A file that appears under its name only when it is complete: it is written
 /// beside it and renamed by [`OutputFile::finish`]; dropped before, it leaves nothing.
+/// A link is followed; what is no regular file (a device, a pipe) is written to as it stands.
 pub struct OutputFile {
     target: PathBuf,
-    partial: PathBuf,
+    /// Where the bytes go until the file is complete; `None` where they go to `target` itself.
+    partial: Option<PathBuf>,
     writer: BufWriter<File>,
     finished: bool,
 }
@@ -43,13 +45,20 @@ pub struct OutputFile {
 impl OutputFile {
     /// Begins to write `path`.
     pub fn create(path: &Path) -> Result<Self> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(format!(".{}.partial", std::process::id()));
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial)
-            .map_err(|error| Failure::machine(format!("{}: {error}", path.display())))?;
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let in_place = fs::metadata(&target).is_ok_and(|there| !there.is_file());
+        let partial = (!in_place).then(|| {
+            let mut partial = target.as_os_str().to_owned();
+            partial.push(format!(".{}.partial", std::process::id()));
+            PathBuf::from(partial)
+        });
+        let file = match &partial {
+            Some(partial) => File::create(partial),
+            None => File::options().write(true).open(&target),
+        }
+        .map_err(|error| Failure::machine(format!("{}: {error}", path.display())))?;
         Ok(OutputFile {
-            target: path.to_owned(),
+            target,
             partial,
             writer: BufWriter::with_capacity(1 << 20, file),
             finished: false,
@@ -58,10 +67,10 @@ impl OutputFile {
 
     /// Completes the file under its own name.
     pub fn finish(mut self) -> Result {
-        let done = self
-            .writer
-            .flush()
-            .and_then(|()| fs::rename(&self.partial, &self.target));
+        let done = self.writer.flush().and_then(|()| match &self.partial {
+            Some(partial) => fs::rename(partial, &self.target),
+            None => Ok(()),
+        });
         self.finished = done.is_ok();
         done.map_err(|error| Failure::machine(format!("{}: {error}", self.target.display())))
     }
@@ -79,9 +88,49 @@ impl Write for OutputFile {
 
 impl Drop for OutputFile {
     fn drop(&mut self) {
-        if !self.finished {
+        if let (false, Some(partial)) = (self.finished, &self.partial) {
             // Best effort: the error that brought us here is the one to report.
-            let _ = fs::remove_file(&self.partial);
+            let _ = fs::remove_file(partial);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_whole_or_not_at_all() {
+        let folder = std::env::temp_dir().join(format!("bpfkit-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let (name, link) = (folder.join("a"), folder.join("link"));
+        std::os::unix::fs::symlink(&name, &link).expect("a link");
+
+        let mut given_up = OutputFile::create(&name).ok().expect("creates");
+        given_up.write_all(b"half").expect("writes");
+        drop(given_up);
+        assert_eq!(
+            fs::read_dir(&folder).expect("lists").count(),
+            1,
+            "only the link"
+        );
+
+        fs::write(&name, b"old").expect("writes");
+        let mut file = OutputFile::create(&link).ok().expect("creates");
+        file.write_all(b"new").expect("writes");
+        assert_eq!(fs::read(&name).expect("reads"), b"old");
+        assert!(file.finish().is_ok());
+        assert_eq!(fs::read(&name).expect("reads"), b"new");
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+        fs::remove_dir_all(&folder).expect("removes");
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_stays() {
+        let full = Path::new("/dev/full");
+        let mut file = OutputFile::create(full).ok().expect("opens");
+        let written = file.write_all(b"lost").map(|()| file.finish().is_ok());
+        assert!(!written.unwrap_or(false), "the disk is full");
+        assert!(!fs::metadata(full).expect("there").is_file());
     }
 }
