@@ -82,6 +82,7 @@ impl Engine for Jit {
         maps: &Arc<MapSet>,
         options: &LoadOptions<'_>,
     ) -> Result<Arc<dyn Executable>, LoadError> {
+        code.check_maps(maps)?;
         let checked = is_checked(&code, maps);
         let program = code.program();
         let plan = Plan::new(program, maps, options, checked, self.rules)?;

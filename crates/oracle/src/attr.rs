@@ -26,6 +26,7 @@ pub enum Command {
     InfoByFd = 15,
     BtfLoad = 18,
     MapLookupDelete = 21,
+    MapFreeze = 22,
 }
 
 /// The attribute block of one call.

@@ -8,14 +8,18 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
-use crate::attr::{ATTR_BYTES, Attr, Command, Errno};
+use crate::attr::{ATTR_BYTES, Attr, Command, Errno, test_run};
 use crate::kernel::OracleError;
 
 /// Bytes of shared memory: the attribute block, then buffers of one request.
 /// The kernel's largest useful log is 16 MiB; pages are touched only when used.
 const SHARED_BYTES: usize = 64 << 20;
+
+/// Where buffers start: behind the attribute block and the address of a [`Repeat`].
+const BUFFERS_AT: usize = ATTR_BYTES + 8;
 
 /// How long the kernel may take over one call. The longest verification known takes
 /// about a second.
@@ -23,6 +27,33 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Command word that asks the child to close a descriptor instead of calling bpf(2).
 const CLOSE: u32 = u32::MAX;
+
+/// Command word that asks the child to repeat a test run, see [`Repeat`].
+const REPEAT: u32 = u32::MAX - 1;
+
+/// A repeated test run, as parent and child exchange it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Repeat {
+    /// Processes that run the program at the same time.
+    pub producers: u32,
+    /// Return values that each of them can keep.
+    pub room: u32,
+    /// How long to go on, in ns.
+    pub span: u64,
+    /// Descriptor of a ring buffer to empty after every run, or -1.
+    pub ring: i32,
+    /// Address of the results: for each process its number of runs, the error number of the
+    /// run that failed or 0, and `room` return values, 32 bits each.
+    pub results: u64,
+}
+
+impl Repeat {
+    /// Words of results of a process.
+    pub fn stride(&self) -> usize {
+        2 + self.room as usize
+    }
+}
 
 /// The child, its mapping and pipes. Ending the value ends the child.
 pub struct Child {
@@ -89,7 +120,7 @@ impl Child {
             shared,
             requests: request_write,
             answers: answer_read,
-            used: ATTR_BYTES,
+            used: BUFFERS_AT,
             patience: PATIENCE,
             stuck: false,
         })
@@ -97,7 +128,7 @@ impl Child {
 
     /// Forgets the buffers of the request before.
     pub fn begin(&mut self) {
-        self.used = ATTR_BYTES;
+        self.used = BUFFERS_AT;
     }
 
     /// Reserves `len` bytes of shared memory, 8-byte aligned, and returns their
@@ -143,6 +174,25 @@ impl Child {
             return Err(OracleError::Call(Errno((-answer) as i32)));
         }
         Ok(answer)
+    }
+
+    /// Repeats the test run of an attribute block for a while.
+    pub fn repeat(&mut self, attr: &Attr, repeat: &Repeat) -> Result<(), OracleError> {
+        let at = self.reserve(size_of::<Repeat>())?;
+        // SAFETY: `reserve` found room, aligned to 8, and no request is under way.
+        unsafe {
+            std::ptr::copy_nonoverlapping(attr.0.as_ptr(), self.shared, ATTR_BYTES);
+            (at as *mut Repeat).write(*repeat);
+            self.shared.add(ATTR_BYTES).cast::<u64>().write(at);
+        }
+        let patience = self.patience;
+        self.patience += Duration::from_nanos(repeat.span);
+        let answer = self.round_trip(REPEAT, 0);
+        self.patience = patience;
+        match answer? {
+            0.. => Ok(()),
+            errno => Err(OracleError::Call(Errno((-errno) as i32))),
+        }
     }
 
     /// Closes a descriptor of the child.
@@ -280,6 +330,8 @@ fn serve(requests: RawFd, answers: RawFd, close: [RawFd; 2], shared: *mut u8) ->
         let result = unsafe {
             if command == CLOSE {
                 libc::close(argument) as i64
+            } else if command == REPEAT {
+                repeat(shared)
             } else {
                 libc::syscall(libc::SYS_bpf, command, shared, ATTR_BYTES)
             }
@@ -299,5 +351,130 @@ fn serve(requests: RawFd, answers: RawFd, close: [RawFd; 2], shared: *mut u8) ->
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
+    }
+}
+
+/// In the child: a test run again and again, by as many processes as asked for. Raw system
+/// calls only.
+///
+/// # Safety
+/// `shared` is the mapping, with an attribute block and the address of a [`Repeat`] whose
+/// results fit.
+unsafe fn repeat(shared: *mut u8) -> i64 {
+    // SAFETY: by this function's contract; the parent waits for the answer.
+    unsafe {
+        let request = *(shared.add(ATTR_BYTES).cast::<u64>().read() as *const Repeat);
+        let results = request.results as *mut u32;
+        let attr = shared.cast::<[u8; ATTR_BYTES]>().read();
+        let end = now() + request.span;
+        let mut failed = 0;
+        let mut others = 0;
+        for i in 1..request.producers {
+            match libc::fork() {
+                -1 => failed = -i64::from(errno()),
+                0 => {
+                    repeat_alone(
+                        attr,
+                        &request,
+                        end,
+                        results.add(i as usize * request.stride()),
+                    );
+                    libc::_exit(0);
+                }
+                _ => others += 1,
+            }
+        }
+        repeat_alone(attr, &request, end, results);
+        for _ in 0..others {
+            while libc::wait(std::ptr::null_mut()) < 0 && errno() == libc::EINTR {}
+        }
+        failed
+    }
+}
+
+/// # Safety
+/// `out` has room for the results of one process.
+unsafe fn repeat_alone(mut attr: [u8; ATTR_BYTES], request: &Repeat, end: u64, out: *mut u32) {
+    let (mut runs, mut error) = (0, 0);
+    let ring = Positions::of(request.ring);
+    while runs < request.room && now() < end {
+        // SAFETY: the kernel checks every pointer; `attr` is this process's own.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                Command::TestRun as u32,
+                attr.as_mut_ptr(),
+                ATTR_BYTES,
+            )
+        };
+        if result < 0 {
+            error = errno() as u32;
+            break;
+        }
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| attr[test_run::RETVAL + i]);
+        // SAFETY: below `room`.
+        unsafe {
+            out.add(2 + runs as usize)
+                .write(u32::from_ne_bytes([a, b, c, d]))
+        };
+        runs += 1;
+        if let Some(ring) = &ring {
+            ring.empty();
+        }
+    }
+    // SAFETY: by this function's contract.
+    unsafe {
+        out.write(runs);
+        out.add(1).write(error);
+    }
+}
+
+/// Monotonic time in ns.
+fn now() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is alive.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The positions of a ring buffer, mapped: the consumer's page, then the producer's.
+struct Positions {
+    consumer: *const AtomicU64,
+    producer: *const AtomicU64,
+}
+
+impl Positions {
+    fn of(ring: i32) -> Option<Self> {
+        const PAGE: usize = 4096;
+        let map = |protection, offset| {
+            // SAFETY: a fresh mapping of one page; the result is checked.
+            let page = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    PAGE,
+                    protection,
+                    libc::MAP_SHARED,
+                    ring,
+                    offset,
+                )
+            };
+            (page != libc::MAP_FAILED).then_some(page.cast::<AtomicU64>().cast_const())
+        };
+        if ring < 0 {
+            return None;
+        }
+        Some(Positions {
+            consumer: map(libc::PROT_READ | libc::PROT_WRITE, 0)?,
+            producer: map(libc::PROT_READ, PAGE as libc::off_t)?,
+        })
+    }
+
+    /// Takes all there is, unread.
+    fn empty(&self) {
+        // SAFETY: the pages stay mapped until the process ends.
+        unsafe { (*self.consumer).store((*self.producer).load(Acquire), Release) };
     }
 }

@@ -7,7 +7,7 @@ use bpfkit_object::{MapDef, MapOrigin, Program};
 use bpfkit_spec::MapType;
 
 use crate::attr::{Attr, Command, Errno, btf_load, elem, info, map_create, prog_load, test_run};
-use crate::child::Child;
+use crate::child::{Child, Repeat};
 
 /// Why the oracle has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +96,21 @@ pub struct TestRun<'a> {
     pub repeat: u32,
     /// `BPF_F_TEST_*`.
     pub flags: u32,
+}
+
+/// How to run a program again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct Repeated<'a> {
+    /// Packet, for types that take one.
+    pub packet: &'a [u8],
+    /// Processes at the same time.
+    pub producers: u32,
+    /// How long.
+    pub span: Duration,
+    /// Most runs of a process.
+    pub room: u32,
+    /// Ring buffer that is emptied after every run.
+    pub ring: Option<MapHandle>,
 }
 
 /// Result of a test run.
@@ -250,6 +265,18 @@ impl Kernel {
         self.update(map, key, &inner.fd.to_ne_bytes(), 0)
     }
 
+    /// Makes a map read-only for us, as libbpf does with constants: the verifier then knows
+    /// their values.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_FREEZE`.
+    pub fn freeze(&mut self, map: MapHandle) -> Result<(), OracleError> {
+        self.child.begin();
+        let mut attr = Attr::new().u32(elem::FD, map.fd as u32);
+        self.child.call(Command::MapFreeze, &mut attr)?;
+        Ok(())
+    }
+
     /// Loads a linked program; `maps` are those of the object, in its order.
     ///
     /// # Errors
@@ -393,6 +420,54 @@ impl Kernel {
                 .get(if in_place { ctx_in } else { ctx_out }, ctx_len),
             nanoseconds: attr.get_u32(test_run::DURATION),
         })
+    }
+
+    /// Runs a program again and again, in several processes at the same time. Gives the return
+    /// values, a list for each process.
+    ///
+    /// # Errors
+    /// Those of `BPF_PROG_TEST_RUN` and of fork(2).
+    pub fn repeat(
+        &mut self,
+        program: ProgHandle,
+        runs: &Repeated<'_>,
+    ) -> Result<Vec<Vec<u32>>, OracleError> {
+        self.child.begin();
+        let mut repeat = Repeat {
+            producers: runs.producers.max(1),
+            room: runs.room,
+            span: u64::try_from(runs.span.as_nanos()).unwrap_or(u64::MAX / 2),
+            ring: runs.ring.map_or(-1, |ring| ring.fd),
+            results: 0,
+        };
+        let packet = runs.packet;
+        let bytes = 4 * repeat.stride() * repeat.producers as usize;
+        repeat.results = self.child.reserve(bytes)?;
+        let mut attr = Attr::new().u32(test_run::FD, program.fd as u32);
+        if !packet.is_empty() {
+            attr = attr
+                .u32(test_run::DATA_SIZE_IN, packet.len() as u32)
+                .u64(test_run::DATA_IN, self.child.put(packet)?);
+        }
+        self.child.repeat(&attr, &repeat)?;
+        let words = self.child.get(repeat.results, bytes);
+        let words: Vec<u32> = words
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|word| u32::from_ne_bytes(*word))
+            .collect();
+        let mut all = Vec::new();
+        for process in words.chunks(repeat.stride()) {
+            let [runs, error, values @ ..] = process else {
+                continue;
+            };
+            if *error != 0 {
+                return Err(OracleError::Call(Errno(*error as i32)));
+            }
+            all.push(values[..values.len().min(*runs as usize)].to_vec());
+        }
+        Ok(all)
     }
 
     /// CPUs that per-CPU maps hold a value for.

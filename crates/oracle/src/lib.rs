@@ -17,5 +17,5 @@ mod kernel;
 pub use attr::Errno;
 pub use kernel::{
     BtfHandle, Kernel, LoadError, LoadOptions, MapHandle, OracleError, ProgHandle, ProgInfo,
-    TestRun, TestRunResult,
+    Repeated, TestRun, TestRunResult,
 };

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpfkit_isa::{DecodeError, Size};
-use bpfkit_object::Program;
+use bpfkit_maps::flags::BPF_F_RDONLY_PROG;
+use bpfkit_object::{MapOrigin, Program};
+use bpfkit_spec::ProgType;
+use bpfkit_verifier::{Environment, Rejection};
 
 use crate::env::{Env, Functions};
 use crate::fault::{Fault, Trap};
@@ -45,7 +48,21 @@ impl Code {
     pub fn program(&self) -> &Arc<Program> {
         match self {
             Code::Unverified(program) => program,
-            Code::Trusted(trusted) => &trusted.0,
+            Code::Trusted(trusted) => &trusted.program,
+        }
+    }
+
+    /// Whether the program may be loaded with these maps.
+    ///
+    /// # Errors
+    /// For a program that was verified with others.
+    pub fn check_maps(&self, maps: &MapSet) -> Result<(), LoadError> {
+        match self {
+            Code::Trusted(Trusted { maps: Some(id), .. }) if *id != maps.id() => Err(LoadError {
+                insn: 0,
+                kind: LoadErrorKind::OtherMaps,
+            }),
+            _ => Ok(()),
         }
     }
 }
@@ -64,9 +81,43 @@ impl From<Trusted> for Code {
 
 /// A program that may run without checks.
 #[derive(Clone, Debug)]
-pub struct Trusted(Arc<Program>);
+pub struct Trusted {
+    program: Arc<Program>,
+    /// The set that it was verified with, and must be loaded with.
+    maps: Option<u64>,
+}
 
 impl Trusted {
+    /// Verifies a program together with the maps that it will be loaded with. Read-only
+    /// variables are frozen as they are, since the verdict rests on their values.
+    ///
+    /// # Errors
+    /// What the verifier says.
+    pub fn verify(
+        program: &Program,
+        maps: &MapSet,
+        environment: &Environment<'_>,
+    ) -> Result<Self, Rejection> {
+        let mut defs = maps.defs().to_vec();
+        for (def, map) in defs.iter_mut().zip(maps.iter()) {
+            if let MapOrigin::Data { bytes, .. } = &mut def.origin
+                && def.flags & BPF_F_RDONLY_PROG != 0
+            {
+                // It may have been frozen before.
+                let _ = map.freeze();
+                if let Ok(now) = map.read(&0u32.to_ne_bytes()) {
+                    *bytes = now;
+                }
+            }
+        }
+        let verdict = bpfkit_verifier::verify(program, &defs, environment);
+        let (program, _) = verdict.result?.into_parts();
+        Ok(Self {
+            program: Arc::new(program),
+            maps: Some(maps.id()),
+        })
+    }
+
     /// Takes a program for verified.
     ///
     /// # Safety
@@ -75,7 +126,10 @@ impl Trusted {
     /// live values of its maps; it passes helpers what they declare; and it ends. It is
     /// loaded with the maps and run with contexts of the type that this was established for.
     pub unsafe fn assume(program: Arc<Program>) -> Self {
-        Self(program)
+        Self {
+            program,
+            maps: None,
+        }
     }
 }
 
@@ -143,6 +197,9 @@ pub enum LoadErrorKind {
     /// The address of a value of a map that has no direct values, or an offset outside of it.
     #[error("map {0} has no value at offset {1}")]
     MapValue(i64, u32),
+    /// A verified program with maps that it was not verified with.
+    #[error("the program was verified with other maps")]
+    OtherMaps,
     /// What an engine outside of this process answers.
     #[error("{0}")]
     Engine(String),
@@ -224,6 +281,13 @@ pub trait Context {
     /// Grants what the program may touch (checked mode only): the context structure and
     /// the packet.
     fn grant(&self, memory: &mut Memory);
+
+    /// Whether it is what programs of this type are verified for: no other program runs on
+    /// it without checks.
+    fn suits(&self, prog_type: ProgType) -> bool {
+        let _ = prog_type;
+        true
+    }
 
     /// Legacy packet load (`LD_ABS`, `LD_IND`): the big-endian value of that size at an
     /// offset, which may be one of the negative ones of `SKF_AD_OFF`, `SKF_NET_OFF` and

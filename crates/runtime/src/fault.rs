@@ -64,6 +64,9 @@ pub enum FaultKind {
         /// Bytes.
         size: u64,
     },
+    /// A program without checks on a context that its type does not have.
+    #[error("a program of type {0} cannot run without checks on this context")]
+    OtherContext(bpfkit_spec::ProgType),
     /// The step limit of the run.
     #[error("more than {limit} instructions executed")]
     StepLimit {

@@ -47,6 +47,10 @@ impl Context for RawMemory {
         });
     }
 
+    fn suits(&self, prog_type: ProgType) -> bool {
+        prog_type == ProgType::Unspec
+    }
+
     fn load_packet(&self, offset: i32, size: bpfkit_isa::Size) -> Option<u32> {
         let start = usize::try_from(offset).ok()?;
         let bytes = self

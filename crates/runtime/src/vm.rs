@@ -9,7 +9,7 @@ use bpfkit_maps::Map;
 use crate::engine::{Context, Local, Outcome};
 use crate::env::{Args, Env, Parts};
 use crate::exception;
-use crate::fault::{Fault, Trap, TrapKind};
+use crate::fault::{Fault, FaultKind, Trap, TrapKind};
 use crate::helpers;
 use crate::host::{FixedHost, Host};
 use crate::memory::Memory;
@@ -155,6 +155,14 @@ impl Vm {
         // What maps give up meanwhile stays until the run ends.
         let _guard = bpfkit_maps::pin();
         let checked = !program.trusted();
+        let prog_type = program.program().decl.prog_type;
+        if !checked && !context.suits(prog_type) {
+            let kind = FaultKind::OtherContext(prog_type);
+            return Outcome {
+                fault: Some(Box::new(Fault::new(kind, program.program(), 0))),
+                ..Outcome::default()
+            };
+        }
         let args = context.args();
         let window = self.stack.windows.as_ptr();
         self.state.reset();

@@ -1,6 +1,7 @@
 //! The command-line program: a file a command, and what commands share.
 
 mod asm;
+mod bench;
 mod capture;
 mod disasm;
 mod events;
@@ -56,6 +57,8 @@ enum Command {
     Asm(asm::Arguments),
     /// Show what an object holds: programs, maps, globals, BTF, relocations, lines
     Objdump(objdump::Arguments),
+    /// Measure engines side by side: interpreter, compiler, running kernel
+    Bench(Box<bench::Arguments>),
     /// List program types, map types, helpers and instructions, and since when Linux has them
     Features(features::Arguments),
 }
@@ -91,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Disasm(arguments) => disasm::run(&arguments),
         Command::Asm(arguments) => asm::run(&arguments),
         Command::Objdump(arguments) => objdump::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Features(arguments) => features::run(&arguments),
     };
     match result {

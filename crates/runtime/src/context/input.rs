@@ -920,6 +920,10 @@ impl Context for Input {
         }
     }
 
+    fn suits(&self, prog_type: ProgType) -> bool {
+        self.prog_type == prog_type
+    }
+
     fn load_packet(&self, offset: i32, size: bpfkit_isa::Size) -> Option<u32> {
         self.legacy_load(offset, size.bytes() as usize)
     }

@@ -62,6 +62,7 @@ impl Engine for Interpreter {
         maps: &Arc<MapSet>,
         options: &LoadOptions<'_>,
     ) -> Result<Arc<dyn Executable>, LoadError> {
+        code.check_maps(maps)?;
         // Arena pointers are 32 bits wide or not, as the compiler pleases; only checked
         // accesses tell.
         let checked = matches!(code, Code::Unverified(_)) || maps.arena().is_some();
