@@ -238,9 +238,6 @@ impl Checker<'_> {
                 self.mark_precise(insn.src)?;
                 return self.pointer_math(insn, &dst, &src, false);
             }
-            if dst.precise {
-                self.mark_precise(insn.src)?;
-            }
         } else {
             src = Reg::scalar(insn.imm as i64 as u64);
             if is_pointer {

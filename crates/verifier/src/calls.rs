@@ -124,12 +124,7 @@ impl Checker<'_> {
                 depth + 1
             );
         }
-        Ok(Frame::new(
-            callsite as i32,
-            depth as u8,
-            sub as u32,
-            self.precise(),
-        ))
+        Ok(Frame::new(callsite as i32, depth as u8, sub as u32))
     }
 
     /// The packet may have moved: pointers into it are void.
@@ -258,7 +253,7 @@ impl Checker<'_> {
 
     /// R1 to R5 of a callback, and what it may return.
     fn callback_args(&mut self, kind: Callback, caller: &[Reg; 11]) -> Res<([Reg; 5], RetRange)> {
-        let none = Reg::not_init(self.precise());
+        let none = Reg::NOT_INIT;
         let mut regs = [none; 5];
         let pointer = |ty: RegType| {
             let mut reg = none;
@@ -293,7 +288,7 @@ impl Checker<'_> {
                 regs[3] = caller[3];
             }
             Callback::Loop => {
-                regs[0] = Reg::unknown(self.precise());
+                regs[0] = Reg::UNKNOWN;
                 regs[1] = caller[3];
             }
             Callback::Timer | Callback::Workqueue | Callback::TaskWork => {
@@ -525,8 +520,7 @@ impl Checker<'_> {
 }
 
 fn advance(state: &mut State, frame: u8, slot: usize) {
-    if let Some(slot) = state.frame_mut(frame as usize).stack.get_mut(slot) {
-        let depth = slot.reg.iter_depth();
-        slot.reg.set_iter(IterState::Active, depth + 1);
-    }
+    let reg = &mut state.frame_mut(frame as usize).stack.reach(slot).reg;
+    let depth = reg.iter_depth();
+    reg.set_iter(IterState::Active, depth + 1);
 }

@@ -78,7 +78,7 @@ impl<'a> Checker<'a> {
             kfuncs: Vec::new(),
             kfunc_index: Default::default(),
             helpers: Vec::new(),
-            cur: State::new(Frame::new(NO_CALLSITE, 0, 0, false)),
+            cur: State::new(Frame::new(NO_CALLSITE, 0, 0)),
             insn: 0,
             prev: -1,
             step_open: false,
@@ -188,7 +188,7 @@ impl<'a> Checker<'a> {
         let start = self.subs[sub].start;
         self.insn = start;
         self.prev = -1;
-        let frame = Frame::new(NO_CALLSITE, 0, sub as u32, self.precise());
+        let frame = Frame::new(NO_CALLSITE, 0, sub as u32);
         self.cur = State::new(frame);
         self.traced.clear();
         self.cur.in_sleepable = self.attach.caller.sleepable;

@@ -221,11 +221,6 @@ impl<'a> Checker<'a> {
         self.id_gen
     }
 
-    /// Whether scalars made now count as precise: only without the right to track it.
-    pub const fn precise(&self) -> bool {
-        !self.env.privileged
-    }
-
     pub fn btf(&self, of: BtfOf) -> Option<&'a Btf> {
         match of {
             BtfOf::Kernel => self.kernel,
@@ -331,8 +326,7 @@ impl<'a> Checker<'a> {
         sub: usize,
         sleepable: bool,
     ) -> Res<&mut State> {
-        let precise = self.precise();
-        let mut state = State::new(Frame::new(NO_CALLSITE, 0, sub as u32, precise));
+        let mut state = State::new(Frame::new(NO_CALLSITE, 0, sub as u32));
         state.in_sleepable = sleepable;
         let log_len = self.log.len();
         self.pending.push(Pending {
@@ -392,22 +386,19 @@ impl<'a> Checker<'a> {
 
     /// Makes a register an unknown number.
     pub fn set_unknown(&mut self, n: u8) {
-        let precise = self.precise();
-        *self.reg_mut(n) = Reg::unknown(precise);
+        *self.reg_mut(n) = Reg::UNKNOWN;
     }
 
     /// Makes a register unreadable.
     pub fn set_not_init(&mut self, n: u8) {
-        let precise = self.precise();
-        *self.reg_mut(n) = Reg::not_init(precise);
+        *self.reg_mut(n) = Reg::NOT_INIT;
     }
 
     /// After a call, R0 to R5 are unreadable.
     pub fn clobber_caller_saved(&mut self) {
-        let precise = self.precise();
         let regs = &mut self.cur.top_mut().regs;
         for reg in &mut regs[..6] {
-            *reg = Reg::not_init(precise);
+            *reg = Reg::NOT_INIT;
         }
         for n in 0..6 {
             self.printer.touch_reg(n);

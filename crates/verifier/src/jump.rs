@@ -7,6 +7,7 @@ use crate::arith::{self, Compare};
 use crate::checker::{Checker, is_may_goto};
 use crate::fail::{Res, fail};
 use crate::maps::MapInfo;
+use crate::marks::bits;
 use crate::precision::{Link, Linked};
 use crate::range::Range;
 use crate::record::FieldKind;
@@ -400,7 +401,7 @@ fn collect_links(state: &mut State, id: u32, linked: &mut Linked) {
                 regs |= 1 << n;
             }
         }
-        for (n, slot) in frame.stack.iter().enumerate() {
+        for (n, slot) in frame.stack.written() {
             if slot.bytes[7] == Byte::Spill
                 && fits(&slot.reg)
                 && !linked.push(Link {
@@ -419,10 +420,8 @@ fn collect_links(state: &mut State, id: u32, linked: &mut Linked) {
         for n in (0..FP).filter(|n| regs & (1 << n) != 0) {
             frame.regs[n].unname();
         }
-        for (n, slot) in frame.stack.iter_mut().enumerate() {
-            if slots & (1 << n) != 0 {
-                slot.reg.unname();
-            }
+        for n in bits(slots) {
+            frame.stack.reach(n).reg.unname();
         }
     }
 }
@@ -457,7 +456,7 @@ fn sync_links(state: &mut State, known: usize, linked: &Linked) {
         if link.is_reg {
             frame.regs[at] = new;
         } else {
-            frame.stack[at].reg = new;
+            frame.stack.reach(at).reg = new;
         }
     }
 }

@@ -348,13 +348,12 @@ impl<'a> Checker<'a> {
     /// A resilient lock may fail: that is walked in a branch.
     fn fork_failed_lock(&mut self) -> Res {
         let at = self.insn;
-        let precise = self.precise();
         let branch = self.push_branch(at + 1, at)?;
         let regs = &mut branch.top_mut().regs;
         for reg in &mut regs[..6] {
-            *reg = Reg::not_init(precise);
+            *reg = Reg::NOT_INIT;
         }
-        regs[0] = Reg::unknown(precise);
+        regs[0] = Reg::UNKNOWN;
         let range = &mut regs[0].range;
         *range = Range::UNKNOWN;
         (range.smin, range.smax) = (-MAX_ERRNO as i64, -1);

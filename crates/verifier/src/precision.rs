@@ -9,10 +9,12 @@ use bpfkit_isa::{Insn, code};
 
 use crate::checker::{Checker, is_call, is_kfunc_call};
 use crate::fail::{Errno, Res, say};
-use crate::reg::{Reg, RegType};
+use crate::marks::{Marks, bits};
+use crate::reg::RegType;
 use crate::state::{
     FP, MAX_FRAMES, NO_CALLSITE, STEP_DST_STACK, STEP_SRC_STACK, STEP_STACK, State, StateId, Step,
 };
+use crate::store::Checkpoint;
 
 /// R1 to R5.
 const ARGS: u16 = 0b11_1110;
@@ -74,10 +76,6 @@ impl Backtrack {
 
     const fn clear_reg(&mut self, reg: u8) {
         self.regs[self.frame] &= !(1 << reg);
-    }
-
-    pub const fn set_frame_reg(&mut self, frame: usize, reg: u8) {
-        self.regs[frame] |= 1 << reg;
     }
 
     pub const fn set_frame_slot(&mut self, frame: usize, slot: usize) {
@@ -301,28 +299,18 @@ impl Checker<'_> {
         if !self.privileged() {
             return;
         }
-        let state = &self.store.get(from).state;
-        let precise = |r: &Reg| r.ty == RegType::SCALAR && r.precise;
-        for (f, frame) in state.frames().iter().enumerate().rev() {
-            let mut names = String::new();
-            for (n, _) in frame.regs[..FP]
-                .iter()
-                .enumerate()
-                .filter(|(_, r)| precise(r))
-            {
-                self.bt.set_frame_reg(f, n as u8);
-                if self.log.all_paths() {
-                    names += &format!(",r{n}");
-                }
+        let checkpoint = self.store.get(from);
+        let frames = checkpoint.state.frames().iter().zip(&checkpoint.marks);
+        for (f, (frame, marks)) in frames.enumerate().rev() {
+            let (regs, slots) = marks.precise(frame);
+            self.bt.regs[f] |= regs;
+            self.bt.slots[f] |= slots;
+            if !self.log.all_paths() {
+                continue;
             }
-            for (n, slot) in frame.stack.iter().enumerate() {
-                if slot.is_spill() && precise(&slot.reg) {
-                    self.bt.set_frame_slot(f, n);
-                    if self.log.all_paths() {
-                        names += &format!(",fp{}", -8 * (n as i32 + 1));
-                    }
-                }
-            }
+            let regs = bits(regs.into()).map(|n| format!(",r{n}"));
+            let slots = bits(slots).map(|n| format!(",fp{}", -8 * (n as i32 + 1)));
+            let names: String = regs.chain(slots).collect();
             if let Some(names) = names.strip_prefix(',') {
                 self.log
                     .write(format_args!("frame {f}: propagating {names}\n"));
@@ -334,26 +322,9 @@ impl Checker<'_> {
     pub fn all_precise(&mut self, from: Option<StateId>) {
         let mut next = from;
         while let Some(id) = next {
-            let state = &mut self.store.get_mut(id).state;
-            for f in 0..=state.curframe() {
-                let loose = |r: &Reg| r.ty == RegType::SCALAR && !r.precise;
-                let frame = state.frame(f);
-                let regs = frame.regs[..FP].iter().any(loose);
-                let slots = frame.stack.iter().any(|s| s.is_spill() && loose(&s.reg));
-                if !regs && !slots {
-                    continue;
-                }
-                let frame = state.frame_mut(f);
-                for reg in frame.regs[..FP].iter_mut().filter(|r| loose(r)) {
-                    reg.precise = true;
-                }
-                if slots {
-                    for slot in frame.stack.iter_mut().filter(|s| s.is_scalar_spill()) {
-                        slot.reg.precise = true;
-                    }
-                }
-            }
-            next = state.parent;
+            let checkpoint = self.store.get_mut(id);
+            checkpoint.marks.iter_mut().for_each(Marks::mark_all);
+            next = checkpoint.state.parent;
         }
     }
 
@@ -436,10 +407,9 @@ impl Checker<'_> {
 
     /// The walk came to the entry of a function that is verified on its own.
     fn trace_entry(&mut self, at: Option<StateId>) -> Res<bool> {
-        let mut changed = false;
         if let Some(id) = at {
             let (regs, slots) = (self.bt.regs[self.bt.frame], self.bt.slots[self.bt.frame]);
-            let state = &mut self.store.get_mut(id).state;
+            let Checkpoint { state, marks, .. } = self.store.get_mut(id);
             let outermost = state.frame(0);
             if state.curframe() == 0
                 && outermost.subprog > 0
@@ -447,15 +417,10 @@ impl Checker<'_> {
                 && slots == 0
                 && regs & !ARGS == 0
             {
-                let frame = state.frame_mut(0);
-                for n in (1..=5).filter(|n| regs & (1 << n) != 0) {
-                    if frame.regs[n].ty == RegType::SCALAR {
-                        frame.regs[n].precise = true;
-                        changed = true;
-                    }
-                }
+                let (numbers, _) = marks[0].numbers(outermost, regs, 0);
+                marks[0].mark(numbers, 0);
                 self.bt = Backtrack::default();
-                return Ok(changed);
+                return Ok(numbers != 0);
             }
         }
         say!(self, "verifier bug: backtracking func entry\n");
@@ -468,40 +433,15 @@ impl Checker<'_> {
         for f in (0..=self.bt.frame).rev() {
             let (mut regs, mut slots) = (self.bt.regs[f], self.bt.slots[f]);
             if regs != 0 || slots != 0 {
+                let Checkpoint { state, marks, .. } = self.store.get_mut(id);
+                let frame = state.frame(f);
+                if 64 - slots.leading_zeros() as usize > frame.stack.len() {
+                    return Err(Errno::Fault);
+                }
                 // What is a number and not marked yet is looked for further.
-                let loose = |r: &Reg| r.ty == RegType::SCALAR && !r.precise;
-                let frame = self.store.get(id).state.frame(f);
-                for (n, reg) in frame.regs[..FP].iter().enumerate() {
-                    if !loose(reg) {
-                        regs &= !(1 << n);
-                    }
-                }
-                let mut rest = slots;
-                while rest != 0 {
-                    let n = rest.trailing_zeros() as usize;
-                    rest &= rest - 1;
-                    let Some(slot) = frame.stack.get(n) else {
-                        return Err(Errno::Fault);
-                    };
-                    if !(slot.is_spill() && loose(&slot.reg)) {
-                        slots &= !(1 << n);
-                    }
-                }
-                // R10 and beyond are no numbers.
-                regs &= (1 << FP) - 1;
-                if regs != 0 || slots != 0 {
-                    changed = true;
-                    let frame = self.store.get_mut(id).state.frame_mut(f);
-                    for n in (0..FP).filter(|n| regs & (1 << n) != 0) {
-                        frame.regs[n].precise = true;
-                    }
-                    let mut rest = slots;
-                    while rest != 0 {
-                        let n = rest.trailing_zeros() as usize;
-                        rest &= rest - 1;
-                        frame.stack[n].reg.precise = true;
-                    }
-                }
+                (regs, slots) = marks[f].loose(frame, regs, slots);
+                changed |= regs != 0 || slots != 0;
+                marks[f].mark(regs, slots);
                 self.bt.regs[f] = regs;
                 self.bt.slots[f] = slots;
             }

@@ -6,9 +6,11 @@ use bpfkit_isa::{Syntax, disasm};
 
 use crate::checker::Checker;
 use crate::fail::say;
+use crate::marks::Marks;
 use crate::reg::{ADD_CONST, Base, IterState, Reg, RegType};
 use crate::slots::DYNPTR_SLOTS;
 use crate::state::{Byte, Frame, State, StateId};
+use crate::store::Checkpoint;
 use crate::tnum::Tnum;
 
 /// What changed since it was printed last.
@@ -130,11 +132,11 @@ impl disasm::Symbols for Names<'_, '_> {
 }
 
 impl Checker<'_> {
-    fn show_reg(&self, frame: u8, reg: &Reg) -> String {
+    fn show_reg(&self, frame: u8, reg: &Reg, precise: bool) -> String {
         let ty = reg.ty;
         let constant = reg.range.bits.is_const();
         let mut out = String::new();
-        if ty == RegType::SCALAR && reg.precise {
+        if ty == RegType::SCALAR && (precise || !self.privileged()) {
             out.push('P');
         }
         if ty == RegType::SCALAR && constant {
@@ -204,7 +206,10 @@ impl Checker<'_> {
         format!("{out}({})", list.join(","))
     }
 
-    fn show_slot(&self, frame: &Frame, at: &mut usize) -> Option<String> {
+    fn show_slot(&self, frame: &Frame, marks: &Marks, at: &mut usize) -> Option<String> {
+        if marks.live_slots & (1 << *at) == 0 {
+            return None;
+        }
         let slot = &frame.stack[*at];
         let letters: String = slot.bytes.iter().map(|b| b.letter()).collect();
         if slot.bytes.iter().all(|b| *b == Byte::Invalid) {
@@ -222,7 +227,7 @@ impl Checker<'_> {
                 format!(
                     " fp{}={above}{}",
                     off(*at),
-                    self.show_reg(frame.frameno, &slot.reg)
+                    self.show_reg(frame.frameno, &slot.reg, marks.precise_slot(*at))
                 )
             }
             Byte::Dynptr => {
@@ -262,21 +267,24 @@ impl Checker<'_> {
         })
     }
 
-    fn show_state(&self, state: &State, frame: usize, all: bool) -> String {
+    fn show_state(&self, state: &State, marks: &Marks, frame: usize, all: bool) -> String {
         let mut out = String::new();
         let shown = state.frame(frame);
+        let all_regs = if all { u16::MAX } else { 0 };
         if frame > 0 {
             out += &format!(" frame{frame}:");
         }
         for (n, reg) in shown.regs.iter().enumerate() {
-            if reg.ty != RegType::NOT_INIT && (all || self.printer.regs & (1 << n) != 0) {
-                out += &format!(" R{n}={}", self.show_reg(frame as u8, reg));
+            let shown = marks.live_regs & (all_regs | self.printer.regs) & (1 << n) != 0;
+            if reg.ty != RegType::NOT_INIT && shown {
+                let text = self.show_reg(frame as u8, reg, marks.precise_reg(n));
+                out += &format!(" R{n}={text}");
             }
         }
         let mut at = 0;
         while at < shown.stack.len() {
             if all || self.printer.slots & (1 << at) != 0 {
-                out += &self.show_slot(shown, &mut at).unwrap_or_default();
+                out += &self.show_slot(shown, marks, &mut at).unwrap_or_default();
             }
             at += 1;
         }
@@ -322,7 +330,7 @@ impl Checker<'_> {
 
     /// Prints a frame of the current state.
     pub fn print_cur(&mut self, frame: usize, all: bool) {
-        let text = self.show_state(&self.cur, frame, all);
+        let text = self.show_state(&self.cur, &Marks::NEW, frame, all);
         self.log.push(&text);
         if !all {
             self.printer.regs = 0;
@@ -332,7 +340,8 @@ impl Checker<'_> {
 
     /// Prints a frame of a kept state.
     pub fn print_kept(&mut self, id: StateId, frame: usize, all: bool) {
-        let text = self.show_state(&self.store.get(id).state, frame, all);
+        let Checkpoint { state, marks, .. } = self.store.get(id);
+        let text = self.show_state(state, &marks[frame], frame, all);
         self.log.push(&text);
     }
 

@@ -3,8 +3,11 @@
 
 use crate::checker::{Aux, Checker, is_may_goto};
 use crate::fail::{Res, say};
+use crate::frame::Stack;
+use crate::marks::{Marks, bits};
 use crate::reg::{ADD_CONST, Base, IterState, Reg, RegType};
 use crate::state::{Byte, FP, Frame, SLOT, Slot, State, StateId, slot_of};
+use crate::store::Checkpoint;
 
 /// Pairs of ids that stand for the same thing in two states.
 pub(crate) struct IdMap {
@@ -84,8 +87,9 @@ enum Exact {
 struct Comparison<'a> {
     aux: &'a [Aux],
     ids: &'a mut IdMap,
-    /// Reading what nothing was written to is allowed on the stack.
-    allow_uninit: bool,
+    /// Whether which numbers matter is tracked (else all do), and reading what nothing was
+    /// written to is allowed on the stack.
+    privileged: bool,
     exact: Exact,
 }
 
@@ -96,7 +100,8 @@ impl Comparison<'_> {
             && self.ids.same(old.ref_obj_id, cur.ref_obj_id)
     }
 
-    fn reg(&mut self, old: &Reg, cur: &Reg) -> bool {
+    /// `precise`: whether the exact number in the old one mattered, if it is a number.
+    fn reg(&mut self, old: &Reg, cur: &Reg, precise: bool) -> bool {
         if self.exact == Exact::Yes {
             return self.exactly(old, cur);
         }
@@ -108,7 +113,7 @@ impl Comparison<'_> {
         }
         match old.ty.base() {
             Base::Scalar => {
-                if !old.precise && self.exact == Exact::No {
+                if !precise && self.privileged && self.exact == Exact::No {
                     return true;
                 }
                 if old.id & ADD_CONST != cur.id & ADD_CONST {
@@ -138,34 +143,37 @@ impl Comparison<'_> {
     }
 
     /// The scalar that a load of the whole slot would give.
-    fn as_scalar<'s>(&self, slot: &'s Slot, unbound: &'s Reg) -> Option<&'s Reg> {
+    fn as_scalar<'s>(&self, slot: &'s Slot) -> Option<&'s Reg> {
         if slot.is_full_scalar_spill() {
             return Some(&slot.reg);
         }
-        let misc = |b: &Byte| *b == Byte::Misc || (*b == Byte::Invalid && self.allow_uninit);
-        slot.bytes.iter().all(misc).then_some(unbound)
+        let misc = |b: &Byte| *b == Byte::Misc || (*b == Byte::Invalid && self.privileged);
+        slot.bytes.iter().all(misc).then_some(&Reg::UNKNOWN)
     }
 
-    fn stack(&mut self, old: &Frame, cur: &Frame) -> bool {
-        let unbound = Reg::unknown(false);
-        for (at, o) in old.stack.iter().enumerate() {
-            let c = cur.stack.get(at);
-            if !self.slot(o, c, &unbound) {
-                return false;
-            }
+    fn stack(&mut self, old: &Stack, cur: &Stack, marks: &Marks) -> bool {
+        if self.exact == Exact::No {
+            return old
+                .written()
+                .filter(|(at, _)| marks.live_slots & (1 << at) != 0)
+                .all(|(at, o)| self.slot(o, cur.get(at), marks.precise_slot(at)));
         }
-        true
+        (0..old.len()).all(|at| {
+            let live = marks.live_slots & (1 << at) != 0;
+            let o = if live { &old[at] } else { &Slot::EMPTY };
+            self.slot(o, cur.get(at), marks.precise_slot(at))
+        })
     }
 
-    fn slot(&mut self, o: &Slot, c: Option<&Slot>, unbound: &Reg) -> bool {
+    fn slot(&mut self, o: &Slot, c: Option<&Slot>, precise: bool) -> bool {
         if self.exact != Exact::No && c.is_none_or(|c| c.bytes != o.bytes) {
             return false;
         }
-        if o.bytes == [Byte::Invalid; 8] || (self.allow_uninit && o.bytes == [Byte::Misc; 8]) {
+        if o.bytes == [Byte::Invalid; 8] || (self.privileged && o.bytes == [Byte::Misc; 8]) {
             return true;
         }
         if let Some(c) = c.filter(|c| o.bytes == [Byte::Spill; 8] && c.bytes == o.bytes) {
-            return self.reg(&o.reg, &c.reg);
+            return self.reg(&o.reg, &c.reg, precise);
         }
         let mut i = 0;
         while i < 8 {
@@ -173,14 +181,15 @@ impl Comparison<'_> {
             if self.exact != Exact::No && Some(ob) != cb {
                 return false;
             }
-            if ob == Byte::Invalid || (ob == Byte::Misc && self.allow_uninit) {
+            if ob == Byte::Invalid || (ob == Byte::Misc && self.privileged) {
                 i += 1;
                 continue;
             }
             let Some(c) = c else { return false };
             let cb = c.bytes[i];
-            if let (Some(o), Some(c)) = (self.as_scalar(o, unbound), self.as_scalar(c, unbound)) {
-                return self.reg(o, c);
+            if let (Some(or), Some(c)) = (self.as_scalar(o), self.as_scalar(c)) {
+                // Bytes that stand for any number never mattered exactly.
+                return self.reg(or, c, o.is_spill() && precise);
             }
             if ob == Byte::Misc && cb == Byte::Zero {
                 i += 1;
@@ -195,7 +204,7 @@ impl Comparison<'_> {
             }
             let (or, cr) = (&o.reg, &c.reg);
             return match ob {
-                Byte::Spill => self.reg(or, cr),
+                Byte::Spill => self.reg(or, cr, precise),
                 Byte::Dynptr => {
                     or.dynptr_kind() == cr.dynptr_kind()
                         && or.dynptr_first() == cr.dynptr_first()
@@ -232,19 +241,16 @@ impl Comparison<'_> {
             .all(|(o, c)| self.ids.same(o.id, c.id) && o.kind == c.kind && o.home == c.home)
     }
 
-    fn frame(&mut self, old: &Frame, cur: &Frame, live: u16) -> bool {
-        if old.callback_depth > cur.callback_depth {
-            return false;
-        }
-        for n in 0..=FP {
-            if live & (1 << n) != 0 && !self.reg(&old.regs[n], &cur.regs[n]) {
-                return false;
-            }
-        }
-        self.stack(old, cur)
+    fn frame(&mut self, old: &Frame, cur: &Frame, live: u16, marks: &Marks) -> bool {
+        old.callback_depth <= cur.callback_depth
+            && bits(live.into())
+                .take_while(|n| *n <= FP)
+                .all(|n| self.reg(&old.regs[n], &cur.regs[n], marks.precise_reg(n)))
+            && self.stack(&old.stack, &cur.stack, marks)
     }
 
-    fn states(&mut self, old: &State, cur: &State, last_id: u32) -> bool {
+    fn states(&mut self, old: &Checkpoint, cur: &State, last_id: u32) -> bool {
+        let (old, marks) = (&old.state, &old.marks);
         if old.curframe() != cur.curframe() {
             return false;
         }
@@ -258,7 +264,7 @@ impl Comparison<'_> {
         (0..=old.curframe()).all(|f| {
             let live = self.aux[old.frame_insn(f) as usize].live;
             old.frame(f).callsite == cur.frame(f).callsite
-                && self.frame(old.frame(f), cur.frame(f), live)
+                && self.frame(old.frame(f), cur.frame(f), live, &marks[f])
         })
     }
 }
@@ -291,10 +297,10 @@ impl Checker<'_> {
         let mut comparison = Comparison {
             aux: &self.aux,
             ids: &mut self.idmap,
-            allow_uninit: self.env.privileged,
+            privileged: self.env.privileged,
             exact,
         };
-        comparison.states(&self.store.get(old).state, &self.cur, self.id_gen)
+        comparison.states(self.store.get(old), &self.cur, self.id_gen)
     }
 
     /// Clears registers and slots that nothing will read from states whose paths were all
@@ -315,27 +321,15 @@ impl Checker<'_> {
                 continue;
             }
             let query = self.live.query(&self.flow, &self.store.get(id).state);
-            let precise = !self.env.privileged;
             let (live, aux) = (&self.live, &self.aux);
             self.store.unclean[bucket] -= 1;
-            let state = &mut self.store.get_mut(id).state;
+            let Checkpoint { state, marks, .. } = self.store.get_mut(id);
             state.cleaned = true;
-            for f in 0..=state.curframe() {
-                let regs = aux[state.frame_insn(f) as usize].live;
-                let slots = live.live_slots(&query, f, |site| aux[site as usize].calls_callback);
-                let frame = state.frame_mut(f);
-                for n in (0..FP).filter(|n| regs & (1 << n) == 0) {
-                    frame.regs[n] = Reg::not_init(precise);
-                }
-                for n in 0..frame.stack.len() {
-                    let cleared = Slot {
-                        reg: Reg::not_init(precise),
-                        ..Slot::EMPTY
-                    };
-                    if slots & (1 << n) == 0 && frame.stack[n] != cleared {
-                        frame.stack[n] = cleared;
-                    }
-                }
+            for (f, marks) in marks.iter_mut().enumerate() {
+                let calls_callback = |site: u32| aux[site as usize].calls_callback;
+                // The frame pointer stays.
+                marks.live_regs = aux[state.frame_insn(f) as usize].live | 1 << FP;
+                marks.live_slots = live.live_slots(&query, f, calls_callback);
             }
         }
     }
@@ -474,9 +468,6 @@ impl Checker<'_> {
     fn keep_state(&mut self, bucket: usize) {
         self.prev_jumps = self.jumps;
         self.prev_processed = self.processed;
-        if self.privileged() {
-            self.cur.forget_precision();
-        }
         let history = std::mem::take(&mut self.cur.history);
         let mut kept = self.cur.clone();
         kept.history = history;
@@ -535,30 +526,33 @@ impl Checker<'_> {
     pub fn widen_current(&mut self, old: StateId) {
         let privileged = self.env.privileged;
         let cur = &mut self.cur;
-        let old = &self.store.get(old).state;
+        let Checkpoint {
+            state: old, marks, ..
+        } = self.store.get(old);
         self.idmap.reset(self.id_gen);
         let mut comparison = Comparison {
             aux: &self.aux,
             ids: &mut self.idmap,
-            allow_uninit: privileged,
+            privileged,
             exact: Exact::Yes,
         };
-        let mut differs = |o: &Reg, c: &Reg| {
+        let mut differs = |o: &Reg, c: &Reg, precise: bool| {
             o.ty == RegType::SCALAR
                 && c.ty == RegType::SCALAR
-                && !o.precise
-                && !c.precise
+                && privileged
+                && !precise
                 && !comparison.exactly(o, c)
         };
         for f in (0..=old.curframe()).rev() {
             let mut regs = [false; FP + 1];
             let (fold, fcur) = (old.frame(f), cur.frame(f));
             for (n, widen) in regs.iter_mut().enumerate() {
-                *widen = differs(&fold.regs[n], &fcur.regs[n]);
+                *widen = differs(&fold.regs[n], &fcur.regs[n], marks[f].precise_reg(n));
             }
             let mut slots = 0u64;
             for (n, (o, c)) in fold.stack.iter().zip(fcur.stack.iter()).enumerate() {
-                if o.is_spill() && c.is_spill() && differs(&o.reg, &c.reg) {
+                let precise = marks[f].precise_slot(n);
+                if o.is_spill() && c.is_spill() && differs(&o.reg, &c.reg, precise) {
                     slots |= 1 << n;
                 }
             }
@@ -567,12 +561,10 @@ impl Checker<'_> {
             }
             let frame = cur.frame_mut(f);
             for n in (0..=FP).filter(|n| regs[*n]) {
-                frame.regs[n] = Reg::unknown(!privileged);
+                frame.regs[n] = Reg::UNKNOWN;
             }
-            for (n, slot) in frame.stack.iter_mut().enumerate() {
-                if slots & (1 << n) != 0 {
-                    slot.reg = Reg::unknown(!privileged);
-                }
+            for n in bits(slots) {
+                frame.stack.reach(n).reg = Reg::UNKNOWN;
             }
         }
     }

@@ -388,38 +388,31 @@ pub struct Reg {
     pub ref_obj_id: u32,
     /// Frame that a stack pointer points into.
     pub frameno: u8,
-    /// Whether the exact number mattered for safety further on.
-    pub precise: bool,
 }
 
 impl Reg {
-    /// Nothing was written to it; `precise` is the default for scalars made from it.
-    pub const fn not_init(precise: bool) -> Reg {
-        Reg {
-            ty: RegType::NOT_INIT,
-            ..Reg::unknown(precise)
-        }
-    }
+    /// Nothing was written to it.
+    pub const NOT_INIT: Reg = Reg {
+        ty: RegType::NOT_INIT,
+        ..Reg::UNKNOWN
+    };
 
     /// Any number.
-    pub const fn unknown(precise: bool) -> Reg {
-        Reg {
-            range: Range::UNKNOWN,
-            ty: RegType::SCALAR,
-            off: 0,
-            extra: [0; 3],
-            id: 0,
-            ref_obj_id: 0,
-            frameno: 0,
-            precise,
-        }
-    }
+    pub const UNKNOWN: Reg = Reg {
+        range: Range::UNKNOWN,
+        ty: RegType::SCALAR,
+        off: 0,
+        extra: [0; 3],
+        id: 0,
+        ref_obj_id: 0,
+        frameno: 0,
+    };
 
     /// The number `value`.
     pub const fn scalar(value: u64) -> Reg {
         Reg {
             range: Range::known(value),
-            ..Reg::unknown(false)
+            ..Reg::UNKNOWN
         }
     }
 

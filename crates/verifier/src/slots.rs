@@ -79,18 +79,14 @@ impl Checker<'_> {
     /// What an unusable register holds.
     pub fn gone(&self) -> Reg {
         if self.privileged() {
-            Reg::unknown(false)
+            Reg::UNKNOWN
         } else {
-            Reg::not_init(true)
+            Reg::NOT_INIT
         }
     }
 
     fn wipe(&mut self, frame: u8, slot: usize) {
-        let precise = self.precise();
-        *self.slot_mut(frame, slot) = Slot {
-            reg: Reg::not_init(precise),
-            ..Slot::EMPTY
-        };
+        *self.slot_mut(frame, slot) = Slot::EMPTY;
         self.live.wrote(frame, 1 << slot);
         self.printer.touch_slot(frame, slot);
     }
@@ -135,9 +131,8 @@ impl Checker<'_> {
             (true, 0) => self.acquire(),
             (true, id) => id,
         };
-        let precise = self.precise();
         for (slot, is_first) in [(first, true), (first - 1, false)] {
-            let mut reg = Reg::not_init(precise);
+            let mut reg = Reg::NOT_INIT;
             reg.set_dynptr(kind, is_first, id);
             reg.ref_obj_id = reference;
             *self.slot_mut(frame, slot) = Slot {
@@ -224,14 +219,13 @@ impl Checker<'_> {
     ) -> Res {
         let first = self.existing_slot(reg, "iter", slots)?;
         let id = self.acquire();
-        let precise = self.precise();
         let ty = match rcu {
             Some(true) => RegType::STACK.with(TypeFlags::MEM_RCU),
             Some(false) => RegType::STACK.with(TypeFlags::PTR_UNTRUSTED),
             None => RegType::STACK,
         };
         for slot in (first + 1 - slots..=first).rev() {
-            let mut state = Reg::not_init(precise);
+            let mut state = Reg::NOT_INIT;
             state.set_pointer(ty);
             state.ref_obj_id = if slot == first { id } else { 0 };
             state.set_btf(of.0, of.1);
@@ -305,7 +299,7 @@ impl Checker<'_> {
             home: LockHome::None,
         });
         self.cur.active_irq = id;
-        let mut state = Reg::not_init(self.precise());
+        let mut state = Reg::NOT_INIT;
         state.set_pointer(RegType::STACK);
         state.ref_obj_id = id;
         state.set_irq_class(class);

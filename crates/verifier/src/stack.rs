@@ -43,11 +43,7 @@ impl Checker<'_> {
     }
 
     pub fn slot_mut(&mut self, frame: u8, slot: usize) -> &mut Slot {
-        let stack = &mut self.cur.frame_mut(frame as usize).stack;
-        if stack.len() <= slot {
-            stack.resize(slot + 1, Slot::EMPTY);
-        }
-        &mut stack[slot]
+        self.cur.frame_mut(frame as usize).stack.reach(slot)
     }
 
     /// Byte `off` below a frame's pointer.
@@ -114,7 +110,7 @@ impl Checker<'_> {
         let needed = (-min as i32 + SLOT - 1) / SLOT;
         if frame.stack.len() < needed as usize {
             let frame = self.cur.frame_mut(reg.frameno as usize);
-            frame.stack.resize(needed as usize, Slot::EMPTY);
+            frame.stack.grow(needed as usize);
             let sub = frame.subprog as usize;
             let depth = &mut self.subs[sub].stack_depth;
             *depth = (*depth).max(needed as u32 * SLOT as u32);
@@ -325,13 +321,11 @@ impl Checker<'_> {
         }
     }
 
-    /// The number 0, as read: it counts as precise only where all do.
+    /// The number 0, as read.
     pub fn set_zero(&mut self, n: u8) {
-        let precise = self.precise();
         let reg = self.reg_mut(n);
         reg.set_known(0);
         reg.ty = RegType::SCALAR;
-        reg.precise = precise;
     }
 
     fn stack_read_at(&mut self, frame: u8, off: i32, size: i32, dst: Option<u8>) -> Res {
@@ -487,7 +481,7 @@ impl Checker<'_> {
                 _ if slot.is_spill() && (slot.reg.ty == RegType::SCALAR || privileged) => {
                     if clobber {
                         let slot = self.slot_mut(frame, at);
-                        slot.reg = Reg::unknown(!privileged);
+                        slot.reg = Reg::UNKNOWN;
                         slot.bytes.iter_mut().for_each(Byte::scrub);
                     }
                 }

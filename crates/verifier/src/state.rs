@@ -4,193 +4,13 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::reg::{Base, Reg, RegType};
+pub use crate::frame::{
+    Byte, FP, Frame, MAX_STACK, NO_CALLSITE, REGS, RetRange, SLOT, Slot, slot_of,
+};
+use crate::reg::{Base, Reg};
 
 /// Deepest nesting of calls.
 pub const MAX_FRAMES: usize = 8;
-/// Bytes of a stack slot.
-pub const SLOT: i32 = 8;
-/// Bytes of stack of one frame.
-pub const MAX_STACK: i32 = 512;
-/// Number of registers, R0 to R10.
-pub const REGS: usize = 11;
-/// The frame pointer's number.
-pub const FP: usize = 10;
-
-/// What one byte of the stack holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Byte {
-    /// Nothing was written.
-    Invalid,
-    /// Part of a spilled register.
-    Spill,
-    /// Some data.
-    Misc,
-    /// Zero.
-    Zero,
-    /// Part of a dynptr.
-    Dynptr,
-    /// Part of an iterator.
-    Iter,
-    /// Part of a saved interrupt flag.
-    IrqFlag,
-}
-
-impl Byte {
-    /// As the log shows it.
-    pub const fn letter(self) -> char {
-        match self {
-            Byte::Invalid => '?',
-            Byte::Spill => 'r',
-            Byte::Misc => 'm',
-            Byte::Zero => '0',
-            Byte::Dynptr => 'd',
-            Byte::Iter => 'i',
-            Byte::IrqFlag => 'f',
-        }
-    }
-
-    /// Data now, unless nothing was there.
-    pub fn scrub(&mut self) {
-        if *self != Byte::Invalid {
-            *self = Byte::Misc;
-        }
-    }
-}
-
-/// Eight bytes of stack.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Slot {
-    /// The spilled register, or the state of a dynptr, iterator or interrupt flag.
-    pub reg: Reg,
-    /// What each byte holds; index 0 is the byte at the lowest address.
-    pub bytes: [Byte; 8],
-}
-
-impl Slot {
-    /// Never written. As in Linux, the register part is zero rather than not initialized
-    /// with unknown value; only its type is ever looked at.
-    pub const EMPTY: Slot = Slot {
-        reg: Reg::not_init(false),
-        bytes: [Byte::Invalid; 8],
-    };
-
-    /// Whether a register is spilled here, of any width.
-    pub fn is_spill(&self) -> bool {
-        self.bytes[7] == Byte::Spill
-    }
-
-    /// Whether a scalar is spilled here, of any width.
-    pub fn is_scalar_spill(&self) -> bool {
-        self.is_spill() && self.reg.ty == RegType::SCALAR
-    }
-
-    /// Whether a scalar of all eight bytes is spilled here.
-    pub fn is_full_scalar_spill(&self) -> bool {
-        self.bytes[0] == Byte::Spill && self.reg.ty == RegType::SCALAR
-    }
-
-    /// Whether it holds more than bytes.
-    pub fn is_special(&self) -> bool {
-        matches!(
-            self.bytes[7],
-            Byte::Spill | Byte::Dynptr | Byte::Iter | Byte::IrqFlag
-        )
-    }
-}
-
-/// Return values that a function may give, both ends included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RetRange {
-    /// Least.
-    pub min: i32,
-    /// Greatest.
-    pub max: i32,
-}
-
-impl RetRange {
-    /// From `min` to `max`.
-    pub const fn new(min: i32, max: i32) -> RetRange {
-        RetRange { min, max }
-    }
-}
-
-/// Call site of a frame that no instruction called.
-pub const NO_CALLSITE: i32 = -1;
-
-/// The slots of a frame; frames share them until one writes.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Stack(Rc<Vec<Slot>>);
-
-impl std::ops::Deref for Stack {
-    type Target = Vec<Slot>;
-
-    fn deref(&self) -> &Vec<Slot> {
-        &self.0
-    }
-}
-
-impl std::ops::DerefMut for Stack {
-    fn deref_mut(&mut self) -> &mut Vec<Slot> {
-        Rc::make_mut(&mut self.0)
-    }
-}
-
-/// One function on the call stack.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Frame {
-    /// R0 to R10.
-    pub regs: [Reg; REGS],
-    /// Slots from fp-8 downwards, as far as the program reached.
-    pub stack: Stack,
-    /// Instruction that called, or [`NO_CALLSITE`].
-    pub callsite: i32,
-    /// Position on the call stack.
-    pub frameno: u8,
-    /// Index of the subprogram.
-    pub subprog: u32,
-    /// How many asynchronous callbacks lead here.
-    pub async_entry_count: u32,
-    /// What the callback may return.
-    pub callback_ret: RetRange,
-    /// A callback that its caller waits for.
-    pub in_callback: bool,
-    /// A callback that runs later.
-    pub in_async_callback: bool,
-    /// The exception callback.
-    pub in_exception_callback: bool,
-    /// How often a callback of this frame was entered.
-    pub callback_depth: u32,
-}
-
-impl Frame {
-    /// A frame in which only the frame pointer is set.
-    pub fn new(callsite: i32, frameno: u8, subprog: u32, precise: bool) -> Frame {
-        let mut regs = [Reg::not_init(precise); REGS];
-        regs[FP].set_pointer(RegType::STACK);
-        regs[FP].frameno = frameno;
-        Frame {
-            regs,
-            stack: Stack::default(),
-            callsite,
-            frameno,
-            subprog,
-            async_entry_count: 0,
-            callback_ret: RetRange::new(0, 0),
-            in_callback: false,
-            in_async_callback: false,
-            in_exception_callback: false,
-            callback_depth: 0,
-        }
-    }
-
-    /// Bytes of stack in use.
-    pub fn stack_bytes(&self) -> i32 {
-        self.stack.len() as i32 * SLOT
-    }
-}
-
 /// What a reference is to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefKind {
@@ -407,8 +227,8 @@ impl State {
         frame.regs.iter().any(matches)
             || frame
                 .stack
-                .iter()
-                .any(|s| bytes.contains(&s.bytes[7]) && matches(&s.reg))
+                .written()
+                .any(|(_, s)| bytes.contains(&s.bytes[7]) && matches(&s.reg))
     }
 
     /// Changes all registers and spilled values that fit, in every frame.
@@ -434,9 +254,9 @@ impl State {
                 }
             }
             let fits = |s: &Slot| bytes.contains(&s.bytes[7]) && matches(&s.reg);
-            if frame.stack.iter().any(fits) {
-                for slot in frame.stack.iter_mut().filter(|s| fits(s)) {
-                    change(&mut slot.reg);
+            for at in 0..frame.stack.len() {
+                if fits(&frame.stack[at]) {
+                    change(&mut frame.stack.reach(at).reg);
                 }
             }
         }
@@ -514,36 +334,6 @@ impl State {
         }
         false
     }
-
-    /// Forgets that scalars' numbers mattered.
-    pub fn forget_precision(&mut self) {
-        for frame in &mut self.frames {
-            let precise = |r: &Reg| r.ty == RegType::SCALAR && r.precise;
-            let any = frame.regs[..FP].iter().any(precise)
-                || frame.stack.iter().any(|s| s.is_spill() && precise(&s.reg));
-            if !any {
-                continue;
-            }
-            let frame = Rc::make_mut(frame);
-            for reg in frame.regs[..FP]
-                .iter_mut()
-                .filter(|r| r.ty == RegType::SCALAR)
-            {
-                reg.precise = false;
-            }
-            let stale = |s: &Slot| s.is_scalar_spill() && s.reg.precise;
-            if frame.stack.iter().any(stale) {
-                for slot in frame.stack.iter_mut().filter(|s| stale(s)) {
-                    slot.reg.precise = false;
-                }
-            }
-        }
-    }
-}
-
-/// Stack slot of a byte offset below the frame pointer.
-pub const fn slot_of(off: i32) -> usize {
-    ((-off - 1) / SLOT) as usize
 }
 
 /// Whether a base type is a pointer into a packet or its end.

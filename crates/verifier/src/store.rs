@@ -1,12 +1,17 @@
 //! The states kept for comparison, and the loops under exploration.
 
+use smallvec::SmallVec;
+
 use crate::checker::Checker;
 use crate::fail::{Errno, Res};
+use crate::marks::Marks;
 use crate::state::{MAX_FRAMES, State, StateId};
 
 /// A state kept.
 pub(crate) struct Checkpoint {
     pub state: State,
+    /// Of each frame.
+    pub marks: SmallVec<[Marks; 2]>,
     /// How often another was found equal, or not.
     pub hits: u32,
     pub misses: u32,
@@ -88,6 +93,7 @@ impl Store {
             *kept += 1;
         }
         let entry = Some(Box::new(Checkpoint {
+            marks: smallvec::smallvec![Marks::NEW; state.curframe() + 1],
             state,
             hits: 0,
             misses: 0,
