@@ -58,7 +58,7 @@ const fn row(
 
 /// Every ancillary load (`SKF_AD_*` in `linux/filter.h`).
 #[rustfmt::skip]
-pub static ANCILLARY: &[AncillaryRow] = &[
+pub static ANCILLARY: [AncillaryRow; 16] = [
     row(Ancillary::Protocol, 0, "proto", Some("proto"), "Ethernet protocol of the packet"),
     row(Ancillary::PktType, 4, "type", Some("type"), "packet type: to us, broadcast, outgoing, …"),
     row(Ancillary::IfIndex, 8, "ifidx", Some("ifidx"), "index of the network device"),

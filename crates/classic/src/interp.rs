@@ -1,6 +1,6 @@
 //! The reference interpreter: one match over the instructions, nothing clever.
 
-use crate::ancillary::Ancillary;
+use crate::ancillary::{ANCILLARY, Ancillary};
 use crate::check::{Program, Rules, SECCOMP_DATA};
 use crate::insn::code;
 use crate::op::{AluOp, Cond, Op, Operand, Size, jump_target};
@@ -41,6 +41,21 @@ pub struct Context {
     pub random: u32,
     /// Offset of the network header in the packet, 14 for Ethernet.
     pub network_offset: u32,
+}
+
+impl Context {
+    /// What ancillary loads read, a word for each offset from `SKF_AD_OFF`, in their order;
+    /// 0 for those that are computed from A, X and the packet.
+    pub fn words(&self) -> [u32; 16] {
+        let packet = Packet {
+            data: &[],
+            wire_len: 0,
+            context: self,
+        };
+        ANCILLARY
+            .each_ref()
+            .map(|row| packet.ancillary(row.what, 0, 0))
+    }
 }
 
 /// A packet with what surrounds it.

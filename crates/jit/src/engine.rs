@@ -5,9 +5,10 @@ use std::sync::{Arc, LazyLock, Weak};
 
 use bpfkit_object::Program;
 use bpfkit_runtime::native::{self, State};
+use bpfkit_runtime::packet::{self, Ancillary, STACK_BYTES, Stack};
 use bpfkit_runtime::{
     Args, Code as Source, Context, Engine, Env, Executable, FaultKind, LoadError, LoadErrorKind,
-    LoadOptions, Local, MapSet, Outcome, Trap, Vm,
+    LoadOptions, Local, MapSet, Outcome, PacketCode, PacketProgram, Trap, Vm,
 };
 
 use crate::backend::{self, Arch, Features};
@@ -43,6 +44,13 @@ impl Jit {
         }
     }
 
+    fn install(&self, code: &[u8]) -> Result<Code, LoadError> {
+        self.memory.install(code).map_err(|error| LoadError {
+            insn: 0,
+            kind: LoadErrorKind::Engine(format!("no memory for code: {error}")),
+        })
+    }
+
     /// The machine code of a program for any architecture, for reading, with every feature
     /// that its processors may have.
     ///
@@ -64,6 +72,28 @@ impl Jit {
         )?;
         Ok(backend::compile(arch, &plan, Features::ALL, 0)?.code)
     }
+
+    /// The same for a program over a packet.
+    ///
+    /// # Errors
+    /// As [`Engine::load_packet`].
+    pub fn compile_packet(
+        &self,
+        arch: Arch,
+        program: &PacketProgram,
+    ) -> Result<Vec<u8>, LoadError> {
+        let (maps, options) = (MapSet::empty(), LoadOptions::default());
+        let plan = Plan::new(program.program(), &maps, &options, false, self.rules)?;
+        Ok(backend::compile(arch, &plan, Features::ALL, 0)?.code)
+    }
+}
+
+/// This machine's architecture.
+fn host() -> Result<Arch, LoadError> {
+    Arch::HOST.ok_or_else(|| LoadError {
+        insn: 0,
+        kind: LoadErrorKind::Engine("no compiler for this architecture".to_owned()),
+    })
 }
 
 /// Arena pointers are 32 bits wide or not, as the compiler pleases; only checked accesses tell.
@@ -88,18 +118,9 @@ impl Engine for Jit {
         let plan = Plan::new(program, maps, options, checked, self.rules)?;
         let pointer_ids = vec![0; plan.pointers.len()].into_boxed_slice();
         let base = pointer_ids.as_ptr().addr() as u64;
-        let arch = Arch::HOST.ok_or_else(|| LoadError {
-            insn: 0,
-            kind: LoadErrorKind::Engine("no compiler for this architecture".to_owned()),
-        })?;
+        let arch = host()?;
         let compiled = backend::compile(arch, &plan, self.features, base)?;
-        let code = self
-            .memory
-            .install(&compiled.code)
-            .map_err(|error| LoadError {
-                insn: 0,
-                kind: LoadErrorKind::Engine(format!("no memory for code: {error}")),
-            })?;
+        let code = self.install(&compiled.code)?;
         let starts = plan.functions.iter().map(|f| f.start);
         let functions = starts.zip(compiled.functions).collect();
         let steps_after = if checked {
@@ -122,6 +143,42 @@ impl Engine for Jit {
             checked,
         }))
     }
+
+    fn load_packet(&self, program: &PacketProgram) -> Result<Arc<dyn PacketCode>, LoadError> {
+        let (maps, options) = (MapSet::empty(), LoadOptions::default());
+        let plan = Plan::new(program.program(), &maps, &options, false, self.rules)?;
+        if plan.needs.state {
+            return Err(LoadError {
+                insn: 0,
+                kind: LoadErrorKind::Unsupported("a filter that calls something"),
+            });
+        }
+        let compiled = backend::compile(host()?, &plan, self.features, 0)?;
+        let code = self.install(&compiled.code)?;
+        // SAFETY: the code begins with an entry of this signature, and stays there.
+        let entry = unsafe { entry_at(code.start()) };
+        Ok(Arc::new(Filter { entry, _code: code }))
+    }
+}
+
+/// A compiled program over a packet.
+struct Filter {
+    entry: Entry,
+    /// Where `entry` lies.
+    _code: Code,
+}
+
+impl PacketCode for Filter {
+    fn run(&self, packet: &[u8], wire_len: u32, ancillary: &Ancillary) -> u32 {
+        let mut stack = Stack::default();
+        let args = packet::arguments(packet, wire_len, ancillary);
+        let top = stack.as_mut_ptr().expose_provenance() + STACK_BYTES;
+        // SAFETY: `PacketProgram` proves that the program reads the packet, the ancillary
+        // words and its stack only, writes its stack only, and ends. It needs no state of a
+        // run (`load_packet`).
+        let result = unsafe { (self.entry)(std::ptr::null_mut(), &raw const args, top as u64, 0) };
+        result.value as u32
+    }
 }
 
 /// A compiled program.
@@ -143,6 +200,16 @@ struct Loaded {
 }
 
 type Entry = unsafe extern "C" fn(*mut State, *const Args, u64, usize) -> Pair;
+
+/// Code at an address as something to call.
+///
+/// # Safety
+/// A backend has put code of this signature there.
+unsafe fn entry_at(address: usize) -> Entry {
+    let code: *const () = std::ptr::with_exposed_provenance(address);
+    // SAFETY: by this function's contract.
+    unsafe { std::mem::transmute::<*const (), Entry>(code) }
+}
 
 impl Loaded {
     /// The slot of a function pointer.
@@ -171,9 +238,7 @@ impl Loaded {
         let result = unsafe {
             (*state).env = std::ptr::from_mut(env).expose_provenance();
             (*state).fuel = env.fuel();
-            let entry = std::mem::transmute::<*const (), Entry>(std::ptr::with_exposed_provenance(
-                start + entry as usize,
-            ));
+            let entry = entry_at(start + entry as usize);
             entry(state, &raw const args, frame, start + function as usize)
         };
         // SAFETY: as above.

@@ -14,6 +14,7 @@ use crate::env::{Env, Functions};
 use crate::fault::{Fault, Trap};
 use crate::mapset::MapSet;
 use crate::memory::Memory;
+use crate::packet::{PacketCode, PacketProgram};
 use crate::vm::Vm;
 
 /// Turns programs into something that runs.
@@ -32,6 +33,18 @@ pub trait Engine: Send + Sync {
         maps: &Arc<MapSet>,
         options: &LoadOptions<'_>,
     ) -> Result<Arc<dyn Executable>, LoadError>;
+
+    /// Prepares a program over a packet: a filter.
+    ///
+    /// # Errors
+    /// See [`LoadError`]; where the engine cannot run such programs.
+    fn load_packet(&self, program: &PacketProgram) -> Result<Arc<dyn PacketCode>, LoadError> {
+        let _ = program;
+        Err(LoadError {
+            insn: 0,
+            kind: LoadErrorKind::Unsupported("a program without a program type"),
+        })
+    }
 }
 
 /// A program, and whether it may run without checks.

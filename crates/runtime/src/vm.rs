@@ -48,6 +48,17 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// The window of a program over a packet, which has no caller.
+    #[inline(always)]
+    pub(crate) fn for_packet() -> Self {
+        Window {
+            r: [0; 11],
+            return_to: std::ptr::null(),
+            may_goto: 0,
+            caller: None,
+        }
+    }
+
     /// Sets R1–R5.
     ///
     /// # Safety

@@ -1,13 +1,14 @@
 //! The extended instructions for each classic one.
 
 use bpfkit_isa as isa;
-use isa::{Call, Reg, Width};
+use isa::{Reg, Width};
 
+use super::ancillary;
+use super::byte_order::ByteOrder;
 use super::lengths::{self, constant_offset};
 use super::liveness::{self, Live};
 use super::sink::{Label, Sink, Starts};
 use super::{ConvertError, Options, Target};
-use crate::ancillary::Ancillary;
 use crate::check::{Program, SECCOMP_DATA};
 use crate::interp::Dialect;
 use crate::op::{AluOp, Cond, Op, Operand, Size, jump_target};
@@ -15,42 +16,30 @@ use crate::op::{AluOp, Cond, Op, Operand, Size, jump_target};
 /// Fields of `struct __sk_buff` and `struct xdp_md` (`linux/bpf.h`), by offset.
 mod field {
     pub const SKB_LEN: i16 = 0;
-    pub const SKB_PKT_TYPE: i16 = 4;
-    pub const SKB_MARK: i16 = 8;
-    pub const SKB_QUEUE_MAPPING: i16 = 12;
-    pub const SKB_PROTOCOL: i16 = 16;
-    pub const SKB_VLAN_PRESENT: i16 = 20;
-    pub const SKB_VLAN_TCI: i16 = 24;
-    pub const SKB_VLAN_PROTO: i16 = 28;
-    pub const SKB_IFINDEX: i16 = 40;
-    pub const SKB_HASH: i16 = 68;
     pub const XDP_DATA: i16 = 0;
     pub const XDP_DATA_END: i16 = 4;
-    pub const XDP_INGRESS_IFINDEX: i16 = 12;
-    pub const XDP_RX_QUEUE_INDEX: i16 = 16;
 }
-
-/// Helpers that ancillary loads call.
-const GET_PRANDOM_U32: i32 = 7;
-const GET_SMP_PROCESSOR_ID: i32 = 8;
 
 /// Longest packet that a verified packet pointer reaches.
 const MAX_PACKET: u32 = 0xffff;
 
 /// Which extended registers hold what.
 #[derive(Clone, Copy)]
-struct Registers {
-    x: Reg,
+pub(super) struct Registers {
+    pub(super) x: Reg,
     /// Free between classic instructions.
-    tmp: Reg,
+    pub(super) tmp: Reg,
     /// The context; for `Memory` it holds the length on the wire.
-    ctx: Reg,
-    data: Reg,
+    pub(super) ctx: Reg,
+    pub(super) data: Reg,
     /// `data_end`, or for `Memory` the length.
-    end: Reg,
+    pub(super) end: Reg,
 }
 
-const A: Reg = Reg::R0;
+pub(super) const A: Reg = Reg::R0;
+
+/// What a program over memory counts its jumps back in: from the packet's length to 0.
+pub(super) const ROUNDS: Reg = Reg::R9;
 
 /// Registers that nothing clobbers, where packet loads or helpers are called.
 const SAVED: Registers = Registers {
@@ -95,11 +84,11 @@ impl Registers {
     }
 }
 
-fn imm(value: u32) -> isa::Operand {
+pub(super) fn imm(value: u32) -> isa::Operand {
     isa::Operand::Imm(value as i32)
 }
 
-fn alu32(op: isa::AluOp, dst: Reg, src: isa::Operand) -> isa::Op {
+pub(super) fn alu32(op: isa::AluOp, dst: Reg, src: isa::Operand) -> isa::Op {
     isa::Op::Alu {
         op,
         width: Width::W32,
@@ -108,7 +97,7 @@ fn alu32(op: isa::AluOp, dst: Reg, src: isa::Operand) -> isa::Op {
     }
 }
 
-fn alu64(op: isa::AluOp, dst: Reg, src: isa::Operand) -> isa::Op {
+pub(super) fn alu64(op: isa::AluOp, dst: Reg, src: isa::Operand) -> isa::Op {
     isa::Op::Alu {
         op,
         width: Width::W64,
@@ -117,11 +106,11 @@ fn alu64(op: isa::AluOp, dst: Reg, src: isa::Operand) -> isa::Op {
     }
 }
 
-fn mov32(dst: Reg, src: Reg) -> isa::Op {
+pub(super) fn mov32(dst: Reg, src: Reg) -> isa::Op {
     alu32(isa::AluOp::Mov, dst, isa::Operand::Reg(src))
 }
 
-fn mov64(dst: Reg, src: Reg) -> isa::Op {
+pub(super) fn mov64(dst: Reg, src: Reg) -> isa::Op {
     alu64(isa::AluOp::Mov, dst, isa::Operand::Reg(src))
 }
 
@@ -141,9 +130,9 @@ fn scratch(k: u32) -> i16 {
 
 pub(super) struct Emitter<'a> {
     ops: &'a [Op],
-    options: &'a Options,
-    regs: Registers,
-    calls: bool,
+    pub(super) options: &'a Options,
+    pub(super) regs: Registers,
+    order: ByteOrder,
     live: Vec<Live>,
     needed: Vec<u32>,
     /// For each instruction that a path reaches, the packet length that is certain there.
@@ -160,25 +149,21 @@ impl<'a> Emitter<'a> {
         let ops = program.ops();
         for (at, op) in ops.iter().enumerate() {
             if let Op::LoadAncillary { size, what } = *op
-                && !supported(options, what, size)
+                && !ancillary::supported(options, what, size)
             {
                 return Err(ConvertError::Ancillary { at, what });
             }
         }
-        let calls = ops.iter().any(|op| {
-            matches!(
-                op,
-                Op::LoadAncillary {
-                    what: Ancillary::Cpu | Ancillary::Random,
-                    ..
-                }
-            )
-        });
+        let calls = ops.iter().any(|op| ancillary::calls(options.target, op));
+        let by_pointer = matches!(options.target, Target::Xdp | Target::Memory);
         let mut emitter = Emitter {
             ops,
             options,
             regs: Registers::of(options.target, calls),
-            calls,
+            order: match by_pointer {
+                true => ByteOrder::of(ops),
+                false => ByteOrder::network(),
+            },
             live: liveness::before(ops),
             needed: lengths::needed(ops, options.dialect, options.network_offset),
             known: Vec::new(),
@@ -343,18 +328,16 @@ impl<'a> Emitter<'a> {
                     });
                 }
             }
-            Target::Memory if self.calls => {
-                sink.op(mov64(data, Reg::R1));
-                sink.op(mov64(end, Reg::R2));
-                let reads_len = self
-                    .ops
-                    .iter()
-                    .any(|op| matches!(op, Op::LoadLen | Op::LoadXLen));
-                if reads_len {
-                    sink.op(mov64(ctx, Reg::R3));
+            Target::Memory => {
+                let target = self.options.target;
+                if self.ops.iter().any(|op| ancillary::reads_word(target, op)) {
+                    sink.op(mov64(ancillary::WORDS, Reg::R4));
+                }
+                if liveness::has_jump_back(self.ops) {
+                    sink.op(mov64(ROUNDS, end));
                 }
             }
-            Target::Memory | Target::SeccompData => {}
+            Target::SeccompData => {}
         }
         let live = self.live.first().copied().unwrap_or_default();
         if live.a {
@@ -373,7 +356,7 @@ impl<'a> Emitter<'a> {
         };
         match op {
             Op::LoadAbs { size, k } => self.load_abs(sink, at, size, k, certain),
-            Op::LoadInd { size, k } => self.load_ind(sink, size, k),
+            Op::LoadInd { size, k } => self.load_ind(sink, at, size, k),
             Op::LoadAncillary { what, .. } => self.ancillary(sink, what),
             Op::LoadLen => self.length(sink, A),
             Op::LoadXLen => self.length(sink, x),
@@ -391,6 +374,10 @@ impl<'a> Emitter<'a> {
             }),
             Op::Jump(k) => self.goto(sink, at, jump_target(at, k).unwrap_or(usize::MAX)),
             Op::JumpIf { cond, src, jt, jf } => {
+                let src = match src {
+                    Operand::K(k) => Operand::K(self.order.constant(at, cond, k)),
+                    Operand::X => src,
+                };
                 self.branch(
                     sink,
                     at,
@@ -428,10 +415,21 @@ impl<'a> Emitter<'a> {
     /// A jump that is left out where its target comes next.
     fn goto(&self, sink: &mut dyn Sink, at: usize, to: usize) {
         match (self.comes_next(at, to), self.label(to)) {
-            (false, label) => sink.jump(label),
+            (false, label) => {
+                if to <= at && self.options.target == Target::Memory {
+                    self.count_round(sink, Label::Fail);
+                }
+                sink.jump(label);
+            }
             (true, Label::Fail) => sink.falls_to_fail(),
             (true, _) => {}
         }
+    }
+
+    /// Before a jump back: goes to `end` where the rounds are used up.
+    pub(super) fn count_round(&self, sink: &mut dyn Sink, end: Label) {
+        sink.jump_if(isa::Cond::Eq, Width::W64, ROUNDS, imm(0), end);
+        sink.op(alu64(isa::AluOp::Sub, ROUNDS, imm(1)));
     }
 
     /// Whether the first instruction emitted after `at` is that of `to`.
@@ -534,8 +532,8 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Loads big-endian through a pointer, into A.
-    fn load_at(&self, sink: &mut dyn Sink, bytes: Size, base: Reg, off: i16) {
+    /// Loads through a pointer into A, for the classic instruction `at`.
+    fn load_at(&self, sink: &mut dyn Sink, at: usize, bytes: Size, base: Reg, off: i16) {
         sink.op(isa::Op::Load {
             size: size(bytes),
             signed: false,
@@ -543,7 +541,7 @@ impl<'a> Emitter<'a> {
             base,
             off,
         });
-        if bytes != Size::B {
+        if bytes != Size::B && self.order.swaps(at) {
             let bits = if bytes == Size::H { 16 } else { 32 };
             sink.op(isa::Op::Swap {
                 kind: isa::Swap::ToBe,
@@ -574,11 +572,11 @@ impl<'a> Emitter<'a> {
                 let offset = constant_offset(k, self.options.dialect, self.options.network_offset)
                     .unwrap_or(0);
                 match i16::try_from(offset) {
-                    Ok(off) => self.load_at(sink, bytes, self.regs.data, off),
+                    Ok(off) => self.load_at(sink, at, bytes, self.regs.data, off),
                     Err(_) => {
                         sink.op(mov64(self.regs.tmp, self.regs.data));
                         sink.op(alu64(isa::AluOp::Add, self.regs.tmp, imm(offset)));
-                        self.load_at(sink, bytes, self.regs.tmp, 0);
+                        self.load_at(sink, at, bytes, self.regs.tmp, 0);
                     }
                 }
             }
@@ -609,7 +607,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Loads from X + k into A.
-    fn load_ind(&self, sink: &mut dyn Sink, bytes: Size, k: u32) {
+    fn load_ind(&self, sink: &mut dyn Sink, at: usize, bytes: Size, k: u32) {
         let Registers {
             x, tmp, data, end, ..
         } = self.regs;
@@ -656,7 +654,7 @@ impl<'a> Emitter<'a> {
                 Label::Fail,
             );
             sink.op(alu64(isa::AluOp::Add, tmp, isa::Operand::Reg(data)));
-            self.load_at(sink, bytes, tmp, -(length as i16));
+            self.load_at(sink, at, bytes, tmp, -(length as i16));
         } else {
             let last = MAX_PACKET - constant - length;
             sink.jump_if(isa::Cond::Gt, Width::W64, tmp, imm(last), Label::Fail);
@@ -677,7 +675,7 @@ impl<'a> Emitter<'a> {
                 isa::Operand::Reg(end),
                 Label::Fail,
             );
-            self.load_at(sink, bytes, tmp, off);
+            self.load_at(sink, at, bytes, tmp, off);
         }
     }
 
@@ -702,33 +700,9 @@ impl<'a> Emitter<'a> {
         sink.jump(Label::Skip(1));
         sink.op(alu32(isa::AluOp::Add, offset, imm(RANGE)));
     }
-
-    fn ancillary(&self, sink: &mut dyn Sink, what: Ancillary) {
-        let Registers { x, ctx, .. } = self.regs;
-        let call = |id| isa::Op::Call(Call::Helper(id));
-        match what {
-            Ancillary::AluXorX => sink.op(alu32(isa::AluOp::Xor, A, isa::Operand::Reg(x))),
-            Ancillary::Random => sink.op(call(GET_PRANDOM_U32)),
-            Ancillary::Cpu => sink.op(call(GET_SMP_PROCESSOR_ID)),
-            _ => {
-                // The caller has made sure that there is a field.
-                let Some(off) = context_field(self.options.target, what) else {
-                    return;
-                };
-                sink.op(word(A, ctx, off));
-                if matches!(what, Ancillary::Protocol | Ancillary::VlanTpid) {
-                    sink.op(isa::Op::Swap {
-                        kind: isa::Swap::ToBe,
-                        bits: 16,
-                        dst: A,
-                    });
-                }
-            }
-        }
-    }
 }
 
-fn word(dst: Reg, base: Reg, off: i16) -> isa::Op {
+pub(super) fn word(dst: Reg, base: Reg, off: i16) -> isa::Op {
     isa::Op::Load {
         size: isa::Size::W,
         signed: false,
@@ -745,35 +719,4 @@ fn store(src: Reg, off: i16) -> isa::Op {
         off,
         src: isa::Operand::Reg(src),
     }
-}
-
-/// Whether a target can give this ancillary load.
-fn supported(options: &Options, what: Ancillary, size: Size) -> bool {
-    if options.dialect == Dialect::Libpcap && !what.in_libpcap(size) {
-        // There the load ends the filter.
-        return true;
-    }
-    match (options.target, what) {
-        (Target::SeccompData, _) => false,
-        (_, Ancillary::AluXorX | Ancillary::Random | Ancillary::Cpu) => true,
-        (target, what) => context_field(target, what).is_some(),
-    }
-}
-
-/// The 32-bit field of the target's context that holds an ancillary value.
-fn context_field(target: Target, what: Ancillary) -> Option<i16> {
-    Some(match (target, what) {
-        (Target::SkBuff, Ancillary::Protocol) => field::SKB_PROTOCOL,
-        (Target::SkBuff, Ancillary::PktType) => field::SKB_PKT_TYPE,
-        (Target::SkBuff, Ancillary::IfIndex) => field::SKB_IFINDEX,
-        (Target::SkBuff, Ancillary::Mark) => field::SKB_MARK,
-        (Target::SkBuff, Ancillary::Queue) => field::SKB_QUEUE_MAPPING,
-        (Target::SkBuff, Ancillary::RxHash) => field::SKB_HASH,
-        (Target::SkBuff, Ancillary::VlanTag) => field::SKB_VLAN_TCI,
-        (Target::SkBuff, Ancillary::VlanTagPresent) => field::SKB_VLAN_PRESENT,
-        (Target::SkBuff, Ancillary::VlanTpid) => field::SKB_VLAN_PROTO,
-        (Target::Xdp, Ancillary::IfIndex) => field::XDP_INGRESS_IFINDEX,
-        (Target::Xdp, Ancillary::Queue) => field::XDP_RX_QUEUE_INDEX,
-        _ => return None,
-    })
 }

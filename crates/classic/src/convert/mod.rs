@@ -6,9 +6,12 @@
 //! left out, and a load outside the packet jumps to a shared end that returns 0.
 //!
 //! Where the program reads the packet through pointers, a bounds check before a load
-//! covers all that must be there for the filter to return anything but 0: see
-//! [`lengths`].
+//! covers all that must be there for the filter to return anything but 0 ([`lengths`]),
+//! and what is only compared with constants stays in the packet's byte order
+//! ([`byte_order`]): such programs are for little-endian machines.
 
+mod ancillary;
+mod byte_order;
 mod emit;
 mod lengths;
 mod liveness;
@@ -33,8 +36,10 @@ pub enum Target {
     /// Only for packets up to 65,535 bytes, the most that the verifier lets a packet
     /// pointer reach.
     Xdp,
-    /// R1 is the address of the packet, R2 its length, R3 its length on the wire (where
-    /// the filter reads that). Lengths are below 2³¹.
+    /// R1 is the address of the packet, R2 its length, R3 its length on the wire, R4 the
+    /// address of the [`Context::words`](crate::Context::words). Lengths are below 2³¹. The
+    /// program calls nothing and takes all ancillary loads; a jump back counts, as
+    /// [`run`](crate::run) does.
     Memory,
     /// R1 is a `struct seccomp_data`.
     SeccompData,

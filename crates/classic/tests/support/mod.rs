@@ -270,8 +270,8 @@ fn random_op(random: &mut Random, left: u32, stored: u32) -> Op {
 
 /// What a program is called with in [`evaluate`].
 pub struct Call<'a> {
-    /// R1–R3.
-    pub args: [u64; 3],
+    /// R1–R4.
+    pub args: [u64; 4],
     /// Memory that it may read, by address.
     pub memory: &'a [(u64, &'a [u8])],
     /// For legacy packet loads: the packet and the offset of its network header.
@@ -286,7 +286,7 @@ const STACK: u64 = 0x7000_0000;
 pub fn evaluate(insns: &[isa::Insn], call: &Call<'_>) -> u32 {
     let ops = isa::decode_program(insns).expect("the converter writes instructions");
     let mut regs: [Option<u64>; 11] = [None; 11];
-    regs[1..4].copy_from_slice(&call.args.map(Some));
+    regs[1..5].copy_from_slice(&call.args.map(Some));
     regs[10] = Some(STACK + 512);
     let mut stack = [None::<u8>; 512];
     let mut pc = 0usize;

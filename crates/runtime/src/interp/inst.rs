@@ -323,11 +323,13 @@ unsafe extern "C" fn out_of_steps(
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn stopped(pc: *const Inst, regs: *mut u64, fuel: i64, env: *mut Env<'static>) {
-    // SAFETY: the run's Env, borrowed by nobody else here.
-    let env = unsafe { &mut *env };
-    env.pc = pc.addr();
-    env.fuel = fuel;
-    env.window = regs.cast();
+    // SAFETY: the run's Env, borrowed by nobody else here. No reference to it is made: a run
+    // over a packet has nothing but the places of these three (`packet.rs`).
+    unsafe {
+        (&raw mut (*env).pc).write(pc.addr());
+        (&raw mut (*env).fuel).write(fuel);
+        (&raw mut (*env).window).write(regs.cast());
+    }
 }
 
 /// The stepping handler of `I`: returns whether to go on.

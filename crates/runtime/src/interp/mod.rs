@@ -5,6 +5,7 @@ mod alu;
 mod call;
 mod inst;
 mod jump;
+mod packet;
 mod pair;
 mod prepare;
 mod select;
@@ -18,6 +19,7 @@ use crate::engine::{Code, Context, Engine, Executable, LoadError, LoadOptions, L
 use crate::env::Env;
 use crate::fault::{FaultKind, Trap};
 use crate::mapset::MapSet;
+use crate::packet::{PacketCode, PacketProgram};
 use crate::vm::Vm;
 pub(crate) use call::find_target;
 use inst::Inst;
@@ -80,6 +82,10 @@ impl Engine for Interpreter {
             checked,
             threaded: self.threaded,
         }))
+    }
+
+    fn load_packet(&self, program: &PacketProgram) -> Result<Arc<dyn PacketCode>, LoadError> {
+        Ok(Arc::new(packet::Loaded::new(program, self.threaded)?))
     }
 }
 
