@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "runtime",
         &["isa", "btf", "object", "spec", "maps", "verifier"],
     ),
-    ("jit", &["isa", "object", "runtime"]),
+    ("jit", &["isa", "spec", "object", "maps", "runtime"]),
     ("oracle", &["isa", "object", "spec"]),
 ];
 
@@ -145,5 +145,14 @@ fn only_the_program_and_the_oracle_read_the_machine() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn the_docs_name_every_rule_of_the_compiler() {
+    let docs = fs::read_to_string(crates().join("../docs/jit.md")).unwrap();
+    for rule in bpfkit::jit::Rule::all() {
+        let row = format!("| `{}` |", rule.name());
+        assert!(docs.contains(&row), "docs/jit.md has no row for {row}");
     }
 }

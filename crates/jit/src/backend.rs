@@ -1,6 +1,7 @@
 //! The architectures that code is made for.
 
 use bpfkit_runtime::LoadError;
+use bpfkit_runtime::native::Slot;
 
 use crate::lower::Plan;
 use crate::{aarch64, x86_64};
@@ -77,10 +78,58 @@ pub(crate) struct Compiled {
     pub(crate) enter_function: Option<u32>,
     /// Offsets of the functions, in the order of the plan's.
     pub(crate) functions: Vec<u32>,
+    /// Where the stretches of the code begin, sorted; empty unless it was asked for.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// What a stretch of machine code belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Origin {
+    /// The beginning of the function that starts at that slot.
+    Prologue(u32),
+    /// The instruction at that slot. What seldom happens may lie behind all functions.
+    Insn(u32),
+    /// The end of the function that starts at that slot.
+    Epilogue(u32),
+    /// Shared by instructions: how functions are called from outside, how code calls out.
+    Shared(&'static str),
+}
+
+/// A stretch of machine code; it ends where the next one begins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Part {
+    /// Bytes from the beginning of the code.
+    pub offset: u32,
+    /// What it belongs to.
+    pub origin: Origin,
+}
+
+/// Where the stretches begin. `offset` gives the places of labels: slots', then functions'.
+pub(crate) fn parts(
+    plan: &Plan<'_>,
+    marks: &[(u32, Origin)],
+    offset: impl Fn(u32) -> Option<u32>,
+) -> Vec<Part> {
+    let slots = plan.slots();
+    let functions = (slots.len() as u32 + 1..).zip(&plan.functions);
+    let places = (0..slots.len() as u32)
+        .filter(|slot| !matches!(slots[*slot as usize], Slot::Second))
+        .map(|slot| (slot, Origin::Insn(slot)))
+        .chain(functions.map(|(label, f)| (label, Origin::Prologue(f.start))))
+        .chain(marks.iter().copied());
+    let mut parts: Vec<Part> = places
+        .filter_map(|(label, origin)| {
+            let offset = offset(label)?;
+            Some(Part { offset, origin })
+        })
+        .collect();
+    parts.sort_by_key(|part| part.offset);
+    parts
 }
 
 /// Compiles a plan. `pointer_base` is the address that stands for the first of its
-/// function pointers; the others follow at a distance of one byte.
+/// function pointers; the others follow at a distance of one byte. `parts` asks where the
+/// stretches of the code begin.
 ///
 /// # Errors
 /// The first instruction that the backend cannot do.
@@ -89,9 +138,10 @@ pub(crate) fn compile(
     plan: &Plan<'_>,
     features: Features,
     pointer_base: u64,
+    parts: bool,
 ) -> Result<Compiled, LoadError> {
     match arch {
-        Arch::X86_64 => x86_64::compile(plan, features, pointer_base),
-        Arch::Aarch64 => aarch64::compile(plan, features, pointer_base),
+        Arch::X86_64 => x86_64::compile(plan, features, pointer_base, parts),
+        Arch::Aarch64 => aarch64::compile(plan, features, pointer_base, parts),
     }
 }

@@ -3,8 +3,10 @@
 //! [`Env`] while the code unwinds.
 
 use bpfkit_isa::Size;
+use bpfkit_maps::Map;
 use bpfkit_runtime::native::{State, poison};
 use bpfkit_runtime::{Args, Env, FRAME_BYTES, FaultKind, HelperFn, Trap};
+use bpfkit_spec::MapType;
 
 /// Reasons to stop, as instructions say them in the low eight bits of their detail.
 pub(crate) const STEP_LIMIT: u32 = 0;
@@ -92,6 +94,46 @@ pub(crate) unsafe extern "C" fn helper(
         let result = function(env, &*args).map(|value| (value, 0));
         finish(state, env, slot, result)
     }
+}
+
+/// Asks a helper that takes no arguments and cannot fail.
+///
+/// # Safety
+/// Called from the code of a run under way: `state` is its state; `function` is a [`HelperFn`].
+pub(crate) unsafe extern "C" fn ask(state: *mut State, function: usize) -> u64 {
+    // SAFETY: by this function's contract, and as for `run`.
+    unsafe {
+        let env = &mut *std::ptr::with_exposed_provenance_mut::<Env<'static>>((*state).env);
+        let function =
+            std::mem::transmute::<*const (), HelperFn>(std::ptr::with_exposed_provenance(function));
+        function(env, &[0; 5]).unwrap_or(0)
+    }
+}
+
+/// The address of the function that looks a key up in a map, as [`lookup_in`]: none for
+/// maps whose elements are maps, which the run has to keep.
+pub(crate) fn lookup(map: &Map) -> Option<u64> {
+    use MapType::{Hash, LpmTrie, LruHash, LruPercpuHash, PercpuHash};
+    match map.map_type() {
+        Hash | LruHash | PercpuHash | LruPercpuHash | LpmTrie => {
+            Some((lookup_in as *const ()).addr() as u64)
+        }
+        _ => None,
+    }
+}
+
+/// Looks a key up: the address of the value, or 0.
+///
+/// # Safety
+/// `map` is a map that lives, `key` the address of as many bytes as its keys have.
+unsafe extern "C" fn lookup_in(map: *const Map, key: *const u8, cpu: u32) -> u64 {
+    // SAFETY: by this function's contract.
+    let (map, key) = unsafe {
+        let map = &*map;
+        (map, std::slice::from_raw_parts(key, map.key_size()))
+    };
+    let value = map.lookup(cpu, key);
+    value.map_or(0, |value| value.as_ptr().expose_provenance() as u64)
 }
 
 /// # Safety
@@ -207,4 +249,22 @@ pub(crate) unsafe extern "C" fn stop(
     };
     // SAFETY: by this function's contract.
     unsafe { finish(state, env, slot, Err(trap)) }
+}
+
+/// The functions in Rust that machine code calls, with their addresses, for listings.
+pub fn callouts() -> impl Iterator<Item = (u64, &'static str)> {
+    let functions: [(*const (), &str); 9] = [
+        (ask as *const (), "callout::ask"),
+        (lookup_in as *const (), "callout::lookup_in"),
+        (helper as *const (), "callout::helper"),
+        (tail_call as *const (), "callout::tail_call"),
+        (access as *const (), "callout::access"),
+        (packet as *const (), "callout::packet"),
+        (open as *const (), "callout::open"),
+        (close as *const (), "callout::close"),
+        (stop as *const (), "callout::stop"),
+    ];
+    functions
+        .into_iter()
+        .map(|(at, name)| (at.addr() as u64, name))
 }

@@ -11,7 +11,7 @@ use bpfkit_runtime::{
     LoadOptions, Local, MapSet, Outcome, PacketCode, PacketProgram, Trap, Vm,
 };
 
-use crate::backend::{self, Arch, Features};
+use crate::backend::{self, Arch, Features, Part};
 use crate::callout::Pair;
 use crate::code_memory::{Code, CodeMemory};
 use crate::lower::{Plan, Rules};
@@ -63,14 +63,36 @@ impl Jit {
         maps: &MapSet,
         options: &LoadOptions<'_>,
     ) -> Result<Vec<u8>, LoadError> {
+        let checked = is_checked(code, maps);
+        let plan = Plan::new(code.program(), maps, options, checked, self.rules)?;
+        Ok(backend::compile(arch, &plan, Features::ALL, 0, false)?.code)
+    }
+
+    /// The machine code of a program for any architecture with what its stretches belong to,
+    /// as it is `checked` or not. It is for reading: nobody looked whether it may run.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn listing(
+        &self,
+        arch: Arch,
+        program: &Program,
+        checked: bool,
+        maps: &MapSet,
+        options: &LoadOptions<'_>,
+    ) -> Result<Listing, LoadError> {
         let plan = Plan::new(
-            code.program(),
+            program,
             maps,
             options,
-            is_checked(code, maps),
+            checked || maps.arena().is_some(),
             self.rules,
         )?;
-        Ok(backend::compile(arch, &plan, Features::ALL, 0)?.code)
+        let compiled = backend::compile(arch, &plan, Features::ALL, 0, true)?;
+        Ok(Listing {
+            code: compiled.code,
+            parts: compiled.parts,
+        })
     }
 
     /// The same for a program over a packet.
@@ -84,7 +106,7 @@ impl Jit {
     ) -> Result<Vec<u8>, LoadError> {
         let (maps, options) = (MapSet::empty(), LoadOptions::default());
         let plan = Plan::new(program.program(), &maps, &options, false, self.rules)?;
-        Ok(backend::compile(arch, &plan, Features::ALL, 0)?.code)
+        Ok(backend::compile(arch, &plan, Features::ALL, 0, false)?.code)
     }
 }
 
@@ -94,6 +116,16 @@ fn host() -> Result<Arch, LoadError> {
         insn: 0,
         kind: LoadErrorKind::Engine("no compiler for this architecture".to_owned()),
     })
+}
+
+/// Machine code, and what its stretches belong to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listing {
+    /// The code.
+    pub code: Vec<u8>,
+    /// Where its stretches begin, sorted by offset. Where several begin at once, all but the
+    /// last are empty.
+    pub parts: Vec<Part>,
 }
 
 /// Arena pointers are 32 bits wide or not, as the compiler pleases; only checked accesses tell.
@@ -119,7 +151,7 @@ impl Engine for Jit {
         let pointer_ids = vec![0; plan.pointers.len()].into_boxed_slice();
         let base = pointer_ids.as_ptr().addr() as u64;
         let arch = host()?;
-        let compiled = backend::compile(arch, &plan, self.features, base)?;
+        let compiled = backend::compile(arch, &plan, self.features, base, false)?;
         let code = self.install(&compiled.code)?;
         let starts = plan.functions.iter().map(|f| f.start);
         let functions = starts.zip(compiled.functions).collect();
@@ -153,7 +185,7 @@ impl Engine for Jit {
                 kind: LoadErrorKind::Unsupported("a filter that calls something"),
             });
         }
-        let compiled = backend::compile(host()?, &plan, self.features, 0)?;
+        let compiled = backend::compile(host()?, &plan, self.features, 0, false)?;
         let code = self.install(&compiled.code)?;
         // SAFETY: the code begins with an entry of this signature, and stays there.
         let entry = unsafe { entry_at(code.start()) };
@@ -238,6 +270,7 @@ impl Loaded {
         let result = unsafe {
             (*state).env = std::ptr::from_mut(env).expose_provenance();
             (*state).fuel = env.fuel();
+            (*state).cpu = env.cpu();
             let entry = entry_at(start + entry as usize);
             entry(state, &raw const args, frame, start + function as usize)
         };

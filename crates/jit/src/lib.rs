@@ -14,7 +14,8 @@ mod engine;
 mod lower;
 mod x86_64;
 
-pub use backend::{Arch, Features};
+pub use backend::{Arch, Features, Origin, Part};
+pub use callout::callouts;
 pub use code_memory::{Code, CodeMemory};
-pub use engine::Jit;
+pub use engine::{Jit, Listing};
 pub use lower::{Rule, Rules};

@@ -1,37 +1,24 @@
 //! What needs more than a text: tail calls, exceptions, callbacks, maps; between programs of
 //! this engine and of the interpreter.
 
+mod common;
+
 use std::sync::Arc;
 
-use bpfkit_isa::asm::{self, MapRef, Resolver};
-use bpfkit_jit::{CodeMemory, Features, Jit, Rules};
-use bpfkit_object::{InsnRef, MapDef, MapOrigin, Program, RefTarget, SlotValue, Subprogram};
+use bpfkit_isa::asm;
+use bpfkit_jit::Rules;
+use bpfkit_object::{InsnRef, MapDef, Program, RefTarget, SlotValue, Subprogram};
 use bpfkit_runtime::{
     Code, Engine, Executable, FaultKind, Interpreter, LoadErrorKind, LoadOptions, MapOptions,
-    MapSet, Outcome, RawMemory, Trusted, Vm, raw_program,
+    MapSet, Outcome, RawMemory, Vm, raw_program,
 };
 use bpfkit_spec::MapType;
-
-struct Names;
-
-impl Resolver for Names {
-    fn helper(&self, name: &str) -> Option<i32> {
-        i32::try_from(bpfkit_spec::helper::by_name(name.strip_prefix("bpf_")?)?.id).ok()
-    }
-
-    fn map(&self, name: &str) -> Option<MapRef> {
-        name.strip_prefix('m')?.parse().ok().map(MapRef::Index)
-    }
-
-    fn kfunc(&self, _: &str) -> Option<(i32, i16)> {
-        Some((1, 0))
-    }
-}
 
 /// A program; labels that begin with `f_` become subprograms, and every kernel function it
 /// calls is `bpf_throw`.
 fn program(name: &str, text: &str) -> Program {
-    let assembled = asm::assemble_with(text, &Names).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let assembled =
+        asm::assemble_with(text, &common::Names).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut program = raw_program(name, assembled.insns.clone());
     for (insn, code) in (0..).zip(&assembled.insns) {
         if code.code == 0x85 && code.src == 2 {
@@ -58,8 +45,7 @@ fn program(name: &str, text: &str) -> Program {
 }
 
 fn jit() -> Box<dyn Engine> {
-    // Of its own; see the filetests.
-    Box::new(Jit::new(CodeMemory::new(), Rules::default(), Features::ALL))
+    Box::new(common::jit(Rules::default()))
 }
 
 fn interpreter() -> Box<dyn Engine> {
@@ -69,19 +55,11 @@ fn interpreter() -> Box<dyn Engine> {
 const ENGINES: [fn() -> Box<dyn Engine>; 2] = [interpreter, jit];
 
 fn load(engine: &dyn Engine, program: Program, maps: &Arc<MapSet>) -> Arc<dyn Executable> {
-    engine
-        .load(
-            Code::Unverified(Arc::new(program)),
-            maps,
-            &LoadOptions::default(),
-        )
-        .unwrap()
+    common::load(engine, &Arc::new(program), false, maps)
 }
 
 fn load_trusted(engine: &dyn Engine, program: Program, maps: &Arc<MapSet>) -> Arc<dyn Executable> {
-    // SAFETY: the programs of these tests that are loaded so keep to their frames and end.
-    let code = Code::Trusted(unsafe { Trusted::assume(Arc::new(program)) });
-    engine.load(code, maps, &LoadOptions::default()).unwrap()
+    common::load(engine, &Arc::new(program), true, maps)
 }
 
 fn run(exec: &dyn Executable) -> Outcome {
@@ -90,23 +68,10 @@ fn run(exec: &dyn Executable) -> Outcome {
 
 fn program_array() -> Arc<MapSet> {
     let def = MapDef {
-        name: "m".to_owned(),
-        map_type: MapType::ProgArray,
-        key_size: 4,
-        value_size: 4,
-        max_entries: 8,
-        flags: 0,
-        extra: 0,
-        numa_node: 0,
-        pin_by_name: false,
-        autocreate: true,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: None,
         slots: (0..2)
             .map(|i| (i, SlotValue::Program(format!("p{i}"))))
             .collect(),
-        origin: MapOrigin::Btf,
+        ..common::map(MapType::ProgArray, 4)
     };
     MapSet::new(&[def], &MapOptions::default()).unwrap()
 }

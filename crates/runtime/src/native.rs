@@ -32,6 +32,8 @@ pub struct State {
     pub unwind: usize,
     /// Room for the engine.
     pub scratch: usize,
+    /// Number of the worker thread that stands for the CPU.
+    pub cpu: u32,
 }
 
 /// Remembered spans of a size and direction.

@@ -12,7 +12,9 @@ mod features;
 mod files;
 mod hex;
 mod host;
+mod jit;
 mod judge;
+mod machine;
 mod map_words;
 mod objdump;
 mod objects;
@@ -55,6 +57,8 @@ enum Command {
     Disasm(disasm::Arguments),
     /// Assemble text to instructions
     Asm(asm::Arguments),
+    /// Show the machine code that programs become
+    Jit(jit::Arguments),
     /// Show what an object holds: programs, maps, globals, BTF, relocations, lines
     Objdump(objdump::Arguments),
     /// Measure engines side by side: interpreter, compiler, running kernel
@@ -93,6 +97,7 @@ pub fn main() -> ExitCode {
         Command::Veristat(arguments) => veristat::run(&arguments),
         Command::Disasm(arguments) => disasm::run(&arguments),
         Command::Asm(arguments) => asm::run(&arguments),
+        Command::Jit(arguments) => jit::run(&arguments),
         Command::Objdump(arguments) => objdump::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Features(arguments) => features::run(&arguments),

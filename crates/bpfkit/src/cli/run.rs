@@ -7,7 +7,7 @@ use std::time::Instant;
 use bpfkit::kernel::KernelEngine;
 use bpfkit::{MapOptions, Session, SessionOptions};
 use bpfkit_btf::Btf;
-use bpfkit_jit::Jit;
+use bpfkit_jit::Arch;
 use bpfkit_object::Object;
 use bpfkit_runtime::context::{Input, InputError};
 use bpfkit_runtime::{Engine, Executable, Interpreter, Outcome, Vm};
@@ -19,6 +19,7 @@ use crate::cli::capture::{Capture, CaptureWriter, Frame};
 use crate::cli::events::Reader;
 use crate::cli::failure::{Exit, Failure, Result};
 use crate::cli::host::MachineHost;
+use crate::cli::jit::RuleArguments;
 use crate::cli::map_words::{self, Snapshot, View};
 use crate::cli::objects::{self, LinkArguments};
 use crate::cli::report::{Parts, Report, Single, Tally, Trace};
@@ -66,8 +67,10 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "json")]
     dump_maps: Option<Format>,
     /// What runs the program
-    #[arg(long, value_enum, default_value_t = EngineName::Interp)]
+    #[arg(long, value_enum, default_value_t = EngineName::default())]
     pub engine: EngineName,
+    #[command(flatten)]
+    pub rules: RuleArguments,
     /// Print bpf_printk lines as they come
     #[arg(long)]
     trace: bool,
@@ -110,9 +113,19 @@ pub struct Started {
     kernel: Option<KernelEngine>,
 }
 
+impl Default for EngineName {
+    /// The compiler, where there is one.
+    fn default() -> Self {
+        match Arch::HOST {
+            Some(_) => EngineName::Jit,
+            None => EngineName::Interp,
+        }
+    }
+}
+
 impl EngineName {
     /// Starts the engine.
-    pub fn start(self) -> Result<Started> {
+    pub fn start(self, rules: &RuleArguments) -> Result<Started> {
         match self {
             EngineName::Interp => Ok(Started {
                 engine: Box::new(Interpreter::default()),
@@ -120,7 +133,7 @@ impl EngineName {
                 kernel: None,
             }),
             EngineName::Jit => Ok(Started {
-                engine: Box::new(Jit::default()),
+                engine: Box::new(rules.jit()?),
                 cpus: 1,
                 kernel: None,
             }),
@@ -152,7 +165,7 @@ pub fn run(arguments: &Arguments) -> Result {
         engine,
         cpus,
         kernel: in_kernel,
-    } = arguments.engine.start()?;
+    } = arguments.engine.start(&arguments.rules)?;
     let engine_name = engine.name();
     let maps = MapOptions { cpus };
     let options = SessionOptions {

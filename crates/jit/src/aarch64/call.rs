@@ -11,8 +11,9 @@ use super::emit::{Alu, Asm, Label};
 use super::regs::{
     ADDRESS, ARGS, DETAIL, FRAME, FUEL, LINK, RESULT, SP, STATE, T0, T1, X0, X1, X2, X3, ZR,
 };
+use crate::backend::Origin;
 use crate::callout;
-use crate::lower::{ARG_REGS, Plan};
+use crate::lower::{ARG_REGS, Mask, Plan};
 
 pub(super) use crate::callout::{MISALIGNED, PAST_END, POISON, STEP_LIMIT};
 
@@ -50,6 +51,21 @@ const STUBS: [Stub; 7] = [
     Stub::Stop,
 ];
 
+impl Stub {
+    /// What it does, for listings.
+    fn name(self) -> &'static str {
+        match self {
+            Stub::Helper => "call of a helper",
+            Stub::TailCall => "tail call",
+            Stub::Access => "unknown place",
+            Stub::Packet => "legacy packet load",
+            Stub::Open => "open a frame",
+            Stub::Close => "close a frame",
+            Stub::Stop => "stop",
+        }
+    }
+}
+
 /// Labels of the stubs that are needed.
 #[derive(Default)]
 pub(super) struct Stubs {
@@ -82,6 +98,10 @@ impl Compiler<'_> {
                 self.leave_if(DETAIL);
             }
             Call::Helper(id) => {
+                if let Some(inline) = self.plan.inline_at(self.slot) {
+                    self.inline(inline);
+                    return Ok(());
+                }
                 let function = self.plan.resolver.helper(id)?;
                 self.helper(function as *const () as usize as u64);
             }
@@ -95,7 +115,7 @@ impl Compiler<'_> {
     }
 
     fn helper(&mut self, function: u64) {
-        let kept = self.keep_args();
+        let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
         self.asm.mov_imm(DETAIL, self.slot as u64);
         self.asm.mov_imm(ADDRESS, function);
         let stub = self.stubs.label(Stub::Helper, &mut self.asm);
@@ -104,8 +124,8 @@ impl Compiler<'_> {
     }
 
     /// Verified programs do not use R1–R5 after a call; others find them as they were.
-    fn keep_args(&mut self) -> bool {
-        let kept = self.plan.live_out(self.slot) & ARG_REGS != 0;
+    pub(super) fn keep_args(&mut self, live: Mask) -> bool {
+        let kept = live != 0;
         if kept {
             self.asm.sp(Alu::Sub, SP, SP, 48);
             self.put_args();
@@ -113,7 +133,7 @@ impl Compiler<'_> {
         kept
     }
 
-    fn restore_args(&mut self, kept: bool) {
+    pub(super) fn restore_args(&mut self, kept: bool) {
         if kept {
             self.take_args();
             self.asm.sp(Alu::Add, SP, SP, 48);
@@ -133,7 +153,7 @@ impl Compiler<'_> {
     }
 
     fn local_call(&mut self, off: i32) {
-        let kept = self.keep_args();
+        let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
         let target = Plan::target(self.slot, off) as u32;
         let index = self.plan.functions.partition_point(|f| f.start < target);
         if self.plan.checked {
@@ -164,7 +184,7 @@ impl Compiler<'_> {
     /// What instructions have left for later.
     pub(super) fn out_of_line(&mut self) {
         for slow in std::mem::take(&mut self.slow) {
-            self.asm.bind(slow.entry);
+            self.mark(slow.entry, Origin::Insn(slow.packed >> 8));
             self.asm.mov_imm(DETAIL, slow.packed.into());
             let stub = self.stubs.label(slow.stub, &mut self.asm);
             self.asm.bl(stub);
@@ -179,7 +199,7 @@ impl Compiler<'_> {
             let Some(label) = self.stubs.labels[stub as usize] else {
                 continue;
             };
-            self.asm.bind(label);
+            self.mark(label, Origin::Shared(stub.name()));
             match stub {
                 Stub::Helper => self.helper_stub(),
                 Stub::TailCall => self.tail_call_stub(),
@@ -191,7 +211,7 @@ impl Compiler<'_> {
             }
         }
         if let Some(label) = self.stubs.unwind {
-            self.asm.bind(label);
+            self.mark(label, Origin::Shared("unwind"));
             self.asm.load(8, false, T0, STATE, UNWIND_AT);
             self.asm.sp(Alu::Add, SP, T0, 0);
             self.take_fuel();

@@ -103,7 +103,7 @@ impl Finished {
     /// Offset of a label that was bound.
     pub(super) fn offset(&self, label: Label) -> Option<u32> {
         let at = *self.labels.get(label.0 as usize)?;
-        (at != UNBOUND).then_some(at * 4)
+        (at != UNBOUND).then(|| at * 4)
     }
 }
 

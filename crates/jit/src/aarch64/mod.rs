@@ -9,6 +9,7 @@ mod alu;
 mod call;
 mod div;
 mod emit;
+mod inline;
 mod jump;
 mod mem;
 mod prologue;
@@ -20,7 +21,7 @@ use bpfkit_isa::Op;
 use bpfkit_runtime::native::{Slot, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
-use crate::backend::{Compiled, Features};
+use crate::backend::{Compiled, Features, Origin, parts};
 use crate::lower::{Function, Plan, Rule, Zeros};
 use call::{Stub, Stubs};
 use emit::{Alu, Asm, Cc, Label};
@@ -42,6 +43,9 @@ struct Compiler<'p> {
     asm: Asm,
     stubs: Stubs,
     slow: Vec<Slow>,
+    /// What begins at labels that are neither slots' nor functions'.
+    marks: Vec<(u32, Origin)>,
+    parts: bool,
     zeros: Zeros,
     slot: usize,
     /// Functions' labels follow the slots'.
@@ -66,6 +70,7 @@ pub(crate) fn compile(
     plan: &Plan<'_>,
     features: Features,
     pointer_base: u64,
+    parts: bool,
 ) -> Result<Compiled, LoadError> {
     let slots = plan.slots().len();
     let mut asm = Asm::new(slots + 1);
@@ -84,6 +89,8 @@ pub(crate) fn compile(
         features,
         stubs: Stubs::default(),
         slow: Vec::new(),
+        marks: Vec::new(),
+        parts,
         zeros: Zeros::default(),
         slot: 0,
         function_labels: slots as u32 + 1,
@@ -127,7 +134,7 @@ impl Compiler<'_> {
         }
         let enter_function = others.then(|| {
             let label = self.asm.label();
-            self.asm.bind(label);
+            self.mark(label, Origin::Shared("call of a function"));
             self.enter_any();
             label
         });
@@ -141,12 +148,23 @@ impl Compiler<'_> {
             });
         };
         let offset = |label: u32| finished.offset(Label(label)).unwrap_or(0);
+        let parts = match self.parts {
+            true => parts(plan, &self.marks, |label| finished.offset(Label(label))),
+            false => Vec::new(),
+        };
         let labels = (0..plan.functions.len() as u32).map(|i| offset(functions + i));
         Ok(Compiled {
             enter_function: enter_function.map(|label| offset(label.0)),
             functions: labels.collect(),
             code: finished.code,
+            parts,
         })
+    }
+
+    /// Binds a label where something else begins than an instruction or a function.
+    fn mark(&mut self, label: Label, origin: Origin) {
+        self.asm.bind(label);
+        self.marks.push((label.0, origin));
     }
 
     fn body(&mut self) -> Result<(), LoadError> {
@@ -187,7 +205,8 @@ impl Compiler<'_> {
             self.stop(call::PAST_END);
         }
         if self.exit_used && !self.exit_bound {
-            self.asm.bind(self.exit);
+            let origin = Origin::Epilogue(self.function.start);
+            self.mark(self.exit, origin);
             self.epilogue();
         }
         Ok(())
@@ -221,6 +240,9 @@ impl Compiler<'_> {
     }
 
     fn op(&mut self, op: &Op) -> Result<(), LoadErrorKind> {
+        if self.plan.is_unused(self.slot, op) {
+            return Ok(());
+        }
         match *op {
             Op::Alu {
                 op,

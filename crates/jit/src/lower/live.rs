@@ -42,7 +42,7 @@ pub(super) fn live_out(plan: &Plan<'_>) -> Vec<Mask> {
 pub(super) fn live_in(plan: &Plan<'_>, slot: usize, after: Mask) -> Mask {
     match &plan.slots()[slot] {
         Slot::Op(Op::Call(Call::Helper(TAIL_CALL))) => after | 0b11_1111,
-        Slot::Op(op @ Op::Call(_)) => after & !1 | reads(op) & !1,
+        Slot::Op(op @ Op::Call(_)) => after & !1 | plan.reads_at(slot, op) & !1,
         Slot::Op(op) => after & !writes(op) | reads(op),
         Slot::Second => after,
         Slot::Poison => 0,

@@ -2,11 +2,13 @@
 //! live where, what is known of values.
 
 mod facts;
+mod inline;
 mod live;
 mod regs;
 mod rules;
 
 pub(crate) use facts::Zeros;
+pub(crate) use inline::{Array, Inline};
 pub(crate) use regs::{ARGS as ARG_REGS, Mask, reads, writes};
 pub use rules::{Rule, Rules};
 
@@ -48,6 +50,7 @@ pub(crate) struct Needs {
 
 pub(crate) struct Plan<'a> {
     pub(crate) resolver: Resolver<'a>,
+    maps: &'a MapSet,
     pub(crate) checked: bool,
     pub(crate) rules: Rules,
     pub(crate) functions: Vec<Function>,
@@ -57,10 +60,13 @@ pub(crate) struct Plan<'a> {
     pub(crate) main_is_called: bool,
     pub(crate) needs: Needs,
     pub(crate) has_atomics: bool,
+    has_calls: bool,
     /// Upper halves of arena pointers: the program's and the host's.
     pub(crate) arena: (u64, u64),
     flags: Vec<u8>,
     live_out: Vec<Mask>,
+    /// Calls of helpers that become something else, by slot.
+    inline: Vec<(u32, Inline)>,
 }
 
 impl<'a> Plan<'a> {
@@ -91,12 +97,14 @@ impl<'a> Plan<'a> {
         });
         let mut plan = Self {
             resolver,
+            maps,
             checked,
             rules,
             functions: Vec::with_capacity(program.subprograms.len()),
             pointers: program.subprograms.iter().map(|s| s.start).collect(),
             main_is_called: false,
             has_atomics: false,
+            has_calls: false,
             needs: Needs {
                 frame: checked,
                 state: checked,
@@ -104,9 +112,11 @@ impl<'a> Plan<'a> {
             arena: arena.unwrap_or_default(),
             flags: vec![0; slots + 1],
             live_out: Vec::new(),
+            inline: Vec::new(),
         };
         plan.pointers.retain(|&slot| (slot as usize) < slots);
         plan.mark()?;
+        plan.mark_calls();
         plan.split()?;
         // Callouts say where they come from.
         plan.needs.frame |= plan.needs.state;
@@ -145,6 +155,17 @@ impl<'a> Plan<'a> {
     /// Registers whose values matter before a slot.
     pub(crate) fn live_in(&self, slot: usize) -> Mask {
         live::live_in(self, slot, self.live_out[slot])
+    }
+
+    /// Whether nobody uses what the instruction comes to, and it does nothing else.
+    pub(crate) fn is_unused(&self, slot: usize, op: &Op) -> bool {
+        let pure = match *op {
+            Op::Alu { .. } | Op::MovSx { .. } => true,
+            // What does not exist is an error all the same.
+            Op::LoadImm64 { value, .. } => self.resolver.imm64(slot, value).is_ok(),
+            _ => false,
+        };
+        pure && self.rules.has(Rule::Unused) && writes(op) & self.live_out[slot] == 0
     }
 
     /// The slot a jump leads to, which `mark` has checked.
@@ -206,9 +227,10 @@ impl<'a> Plan<'a> {
             Op::JumpIf { off, .. } | Op::MayGoto { off } => jump(off.into())?,
             Op::Exit => self.flags[slot + 1] |= SEGMENT,
             Op::Call(call) => {
-                (self.needs.frame, self.needs.state) = (true, true);
+                self.has_calls = true;
                 match call {
                     Call::Local(off) => {
+                        (self.needs.frame, self.needs.state) = (true, true);
                         let to = self.resolver.jump(slot, off)?;
                         self.flags[to as usize] |= FUNCTION | SEGMENT;
                         self.flags[slot + 1] |= SEGMENT;
@@ -245,6 +267,24 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
+    /// Finds out what calls need.
+    fn mark_calls(&mut self) {
+        if !self.has_calls {
+            return;
+        }
+        self.inline = self.find_inline();
+        let mut inline = self.inline.iter().peekable();
+        for (slot, op) in self.resolver.slots().iter().enumerate() {
+            if !matches!(op, Slot::Op(Op::Call(_))) {
+                continue;
+            }
+            match inline.next_if(|(s, _)| *s as usize == slot) {
+                Some((_, inline)) => self.needs.state |= inline.needs_state(),
+                None => (self.needs.frame, self.needs.state) = (true, true),
+            }
+        }
+    }
+
     /// Makes the list of functions; each must keep to itself.
     fn split(&mut self) -> Result<(), LoadError> {
         let slots = self.resolver.slots();
@@ -272,7 +312,11 @@ impl<'a> Plan<'a> {
                     Slot::Second => continue,
                 };
                 function.writes |= writes(op);
-                function.calls |= matches!(op, Op::Call(_) | Op::LoadPacket { .. });
+                function.calls |= match op {
+                    Op::Call(_) => self.inline_at(slot).is_none_or(Inline::calls),
+                    Op::LoadPacket { .. } => true,
+                    _ => false,
+                };
                 function.may_goto |= matches!(op, Op::MayGoto { .. });
                 let off = match *op {
                     Op::Jump { off, .. } => off,

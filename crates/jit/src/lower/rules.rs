@@ -17,15 +17,27 @@ pub enum Rule {
     ShiftPair,
     /// Division by a power of two is a shift or a mask.
     PowerOfTwo,
+    /// Moves and arithmetic whose result nobody uses are left out.
+    Unused,
+    /// A look-up in an array that is known is a comparison and a sum.
+    InlineLookup,
+    /// A look-up in any other map that is known calls its function at once.
+    DirectLookup,
+    /// Helpers that ask for the processor, the time, the task need no call, or a short one.
+    InlineHelper,
 }
 
-const NAMES: [(Rule, &str); 6] = [
+const NAMES: [(Rule, &str); 10] = [
     (Rule::Address, "address"),
     (Rule::ZeroExtension, "zero-extension"),
     (Rule::Rotate, "rotate"),
     (Rule::InvertJump, "invert-jump"),
     (Rule::ShiftPair, "shift-pair"),
     (Rule::PowerOfTwo, "power-of-two"),
+    (Rule::Unused, "unused"),
+    (Rule::InlineLookup, "inline-lookup"),
+    (Rule::DirectLookup, "direct-lookup"),
+    (Rule::InlineHelper, "inline-helper"),
 ];
 
 impl Rule {

@@ -9,8 +9,9 @@ use bpfkit_runtime::{FRAME_BYTES, LoadErrorKind, TAIL_CALL};
 use super::Compiler;
 use super::emit::{Arith, Asm, Cc, Label, Mem};
 use super::regs::{ARGS, FRAME, FUEL, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, STATE};
+use crate::backend::Origin;
 use crate::callout;
-use crate::lower::{ARG_REGS, Plan};
+use crate::lower::{ARG_REGS, Mask, Plan};
 
 pub(super) use crate::callout::{MISALIGNED, PAST_END, POISON, STEP_LIMIT};
 
@@ -48,6 +49,21 @@ const STUBS: [Stub; 7] = [
     Stub::Stop,
 ];
 
+impl Stub {
+    /// What it does, for listings.
+    fn name(self) -> &'static str {
+        match self {
+            Stub::Helper => "call of a helper",
+            Stub::TailCall => "tail call",
+            Stub::Access => "unknown place",
+            Stub::Packet => "legacy packet load",
+            Stub::Open => "open a frame",
+            Stub::Close => "close a frame",
+            Stub::Stop => "stop",
+        }
+    }
+}
+
 /// Labels of the stubs that are needed.
 #[derive(Default)]
 pub(super) struct Stubs {
@@ -73,6 +89,10 @@ impl Compiler<'_> {
                 self.tail_call();
             }
             Call::Helper(id) => {
+                if let Some(inline) = self.plan.inline_at(self.slot) {
+                    self.inline(inline);
+                    return Ok(());
+                }
                 let function = self.plan.resolver.helper(id)?;
                 self.helper(function as *const () as usize as u64);
             }
@@ -87,7 +107,7 @@ impl Compiler<'_> {
 
     fn helper(&mut self, function: u64) {
         self.flush(self.live | ARG_REGS);
-        let kept = self.keep_args();
+        let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
         self.asm.mov_imm(RAX, self.slot as u64);
         self.asm.mov_imm(R10, function);
         let stub = self.stubs.label(Stub::Helper, &mut self.asm);
@@ -96,8 +116,8 @@ impl Compiler<'_> {
     }
 
     /// Verified programs do not use R1–R5 after a call; others find them as they were.
-    fn keep_args(&mut self) -> bool {
-        let kept = self.plan.live_out(self.slot) & ARG_REGS != 0;
+    pub(super) fn keep_args(&mut self, live: Mask) -> bool {
+        let kept = live != 0;
         if kept {
             // The stack stays aligned.
             self.asm.arith_imm(Arith::Sub, true, RSP, 48);
@@ -108,7 +128,7 @@ impl Compiler<'_> {
         kept
     }
 
-    fn restore_args(&mut self, kept: bool) {
+    pub(super) fn restore_args(&mut self, kept: bool) {
         if kept {
             for (i, arg) in ARGS.into_iter().enumerate() {
                 self.asm.load(8, false, arg, Mem::at(RSP, i as i32 * 8));
@@ -137,7 +157,7 @@ impl Compiler<'_> {
 
     fn local_call(&mut self, off: i32) {
         self.flush(self.live | ARG_REGS);
-        let kept = self.keep_args();
+        let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
         let target = Plan::target(self.slot, off) as u32;
         let index = self.plan.functions.partition_point(|f| f.start < target);
         if self.plan.checked {
@@ -168,7 +188,7 @@ impl Compiler<'_> {
     /// What instructions have left for later.
     pub(super) fn out_of_line(&mut self) {
         for slow in std::mem::take(&mut self.slow) {
-            self.asm.bind(slow.entry);
+            self.mark(slow.entry, Origin::Insn(slow.packed >> 8));
             self.asm.mov_imm(R10, slow.packed.into());
             let stub = self.stubs.label(slow.stub, &mut self.asm);
             self.asm.call(stub);
@@ -183,7 +203,7 @@ impl Compiler<'_> {
             let Some(label) = self.stubs.labels[stub as usize] else {
                 continue;
             };
-            self.asm.bind(label);
+            self.mark(label, Origin::Shared(stub.name()));
             match stub {
                 Stub::Helper => self.helper_stub(),
                 Stub::TailCall => self.tail_call_stub(),
@@ -195,7 +215,7 @@ impl Compiler<'_> {
             }
         }
         if let Some(label) = self.stubs.unwind {
-            self.asm.bind(label);
+            self.mark(label, Origin::Shared("unwind"));
             self.asm.load(8, false, RSP, Mem::at(STATE, UNWIND_AT));
             if self.plan.checked {
                 self.asm.load(8, false, FUEL, Mem::at(STATE, FUEL_AT));
@@ -205,13 +225,13 @@ impl Compiler<'_> {
         }
     }
 
-    fn put_fuel(&mut self) {
+    pub(super) fn put_fuel(&mut self) {
         if self.plan.checked {
             self.asm.store(8, Mem::at(STATE, FUEL_AT), FUEL);
         }
     }
 
-    fn take_fuel(&mut self) {
+    pub(super) fn take_fuel(&mut self) {
         if self.plan.checked {
             self.asm.load(8, false, FUEL, Mem::at(STATE, FUEL_AT));
         }

@@ -11,6 +11,7 @@ mod alu;
 mod call;
 mod div;
 mod emit;
+mod inline;
 mod jump;
 mod mem;
 mod prologue;
@@ -22,8 +23,8 @@ use bpfkit_isa::{Op, Reg};
 use bpfkit_runtime::native::{Slot, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
-use crate::backend::{Compiled, Features};
-use crate::lower::{Function, Mask, Plan, Rule, Zeros, reads};
+use crate::backend::{Compiled, Features, Origin, parts};
+use crate::lower::{Function, Mask, Plan, Rule, Zeros};
 use address::Pending;
 use call::{Stub, Stubs};
 use emit::{Asm, Label};
@@ -45,6 +46,9 @@ struct Compiler<'p> {
     asm: Asm,
     stubs: Stubs,
     slow: Vec<Slow>,
+    /// What begins at labels that are neither slots' nor functions'.
+    marks: Vec<(u32, Origin)>,
+    parts: bool,
     /// Results that were put off.
     pending: Pending,
     zeros: Zeros,
@@ -74,6 +78,7 @@ pub(crate) fn compile(
     plan: &Plan<'_>,
     features: Features,
     pointer_base: u64,
+    parts: bool,
 ) -> Result<Compiled, LoadError> {
     let slots = plan.slots().len();
     let mut asm = Asm::new(slots + 1);
@@ -93,6 +98,8 @@ pub(crate) fn compile(
         features,
         stubs: Stubs::default(),
         slow: Vec::new(),
+        marks: Vec::new(),
+        parts,
         pending: Pending::default(),
         zeros: Zeros::default(),
         live: 0,
@@ -140,21 +147,32 @@ impl Compiler<'_> {
         }
         let enter_function = others.then(|| {
             let label = self.asm.label();
-            self.asm.bind(label);
+            self.mark(label, Origin::Shared("call of a function"));
             self.enter_any();
             label
         });
         self.out_of_line();
         self.emit_stubs();
-        let (asm, functions) = (self.asm, self.function_labels);
-        let finished = asm.finish();
+        let functions = self.function_labels;
+        let finished = self.asm.finish();
         let offset = |label: u32| finished.offset(Label(label)).unwrap_or(0);
+        let parts = match self.parts {
+            true => parts(plan, &self.marks, |label| finished.offset(Label(label))),
+            false => Vec::new(),
+        };
         let labels = (0..plan.functions.len() as u32).map(|i| offset(functions + i));
         Ok(Compiled {
             enter_function: enter_function.map(|label| offset(label.0)),
             functions: labels.collect(),
             code: finished.code,
+            parts,
         })
+    }
+
+    /// Binds a label where something else begins than an instruction or a function.
+    fn mark(&mut self, label: Label, origin: Origin) {
+        self.asm.bind(label);
+        self.marks.push((label.0, origin));
     }
 
     fn body(&mut self) -> Result<(), LoadError> {
@@ -171,7 +189,7 @@ impl Compiler<'_> {
             self.count_segment();
             match self.plan.slots()[slot] {
                 Slot::Op(op) => {
-                    self.live = reads(&op) | self.plan.live_out(slot);
+                    self.live = self.plan.reads_at(slot, &op) | self.plan.live_out(slot);
                     let next = match self.fused(&op) {
                         Some(next) => next,
                         None => {
@@ -201,7 +219,8 @@ impl Compiler<'_> {
             self.stop(call::PAST_END);
         }
         if self.exit_used {
-            self.asm.bind(self.exit);
+            let origin = Origin::Epilogue(self.function.start);
+            self.mark(self.exit, origin);
             self.epilogue();
         }
         Ok(())
@@ -253,6 +272,9 @@ impl Compiler<'_> {
     }
 
     fn op(&mut self, op: &Op) -> Result<(), LoadErrorKind> {
+        if self.plan.is_unused(self.slot, op) {
+            return Ok(());
+        }
         match *op {
             Op::Alu {
                 op,
