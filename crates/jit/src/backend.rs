@@ -4,6 +4,7 @@ use bpfkit_runtime::LoadError;
 use bpfkit_runtime::native::Slot;
 
 use crate::lower::Plan;
+use crate::trampoline::Call;
 use crate::{aarch64, x86_64};
 
 /// An architecture to make code for.
@@ -143,5 +144,23 @@ pub(crate) fn compile(
     match arch {
         Arch::X86_64 => x86_64::compile(plan, features, pointer_base, parts),
         Arch::Aarch64 => aarch64::compile(plan, features, pointer_base, parts),
+    }
+}
+
+/// The code of a trampoline: its entry at the beginning, and where it goes with programs
+/// attached.
+pub(crate) struct Shapes {
+    pub(crate) code: Vec<u8>,
+    /// Offset of the code that runs programs before the function only.
+    pub(crate) before: usize,
+    /// Offset of the code that calls the function.
+    pub(crate) around: usize,
+}
+
+/// The code of a trampoline, if it can be made.
+pub(crate) fn trampoline(arch: Arch, call: &Call) -> Option<Shapes> {
+    match arch {
+        Arch::X86_64 => Some(x86_64::trampoline(call)),
+        Arch::Aarch64 => aarch64::trampoline(call),
     }
 }

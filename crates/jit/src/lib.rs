@@ -12,6 +12,7 @@ mod callout;
 mod code_memory;
 mod engine;
 mod lower;
+pub mod trampoline;
 mod x86_64;
 
 pub use backend::{Arch, Features, Origin, Part};

@@ -438,6 +438,10 @@ impl Asm {
         self.word(0xd63f_0000 | rn(reg));
     }
 
+    pub(super) fn br(&mut self, reg: Gpr) {
+        self.word(0xd61f_0000 | rn(reg));
+    }
+
     pub(super) fn ret(&mut self) {
         self.word(0xd65f_0000 | rn(LINK));
     }

@@ -16,6 +16,7 @@ mod prologue;
 mod regs;
 #[cfg(test)]
 mod tests;
+mod trampoline;
 
 use bpfkit_isa::Op;
 use bpfkit_runtime::native::{Slot, Value};
@@ -27,6 +28,8 @@ use call::{Stub, Stubs};
 use emit::{Alu, Asm, Cc, Label};
 use prologue::Entry;
 use regs::{FUEL, gpr};
+
+pub(crate) use trampoline::trampoline;
 
 /// What happens out of line.
 struct Slow {

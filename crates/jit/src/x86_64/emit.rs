@@ -637,6 +637,11 @@ impl Asm {
         self.ins(false, false, &[], &[0xff], 2, reg.into());
     }
 
+    /// Jumps to where a register or a place in memory says.
+    pub(super) fn jmp_to(&mut self, to: impl Into<Rm>) {
+        self.ins(false, false, &[], &[0xff], 4, to.into());
+    }
+
     pub(super) fn ret(&mut self) {
         self.buf.push(0xc3);
     }

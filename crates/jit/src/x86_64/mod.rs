@@ -18,6 +18,7 @@ mod prologue;
 mod regs;
 #[cfg(test)]
 mod tests;
+mod trampoline;
 
 use bpfkit_isa::{Op, Reg};
 use bpfkit_runtime::native::{Slot, Value};
@@ -30,6 +31,8 @@ use call::{Stub, Stubs};
 use emit::{Asm, Label};
 use prologue::Entry;
 use regs::FUEL;
+
+pub(crate) use trampoline::trampoline;
 
 /// What happens out of line.
 struct Slow {

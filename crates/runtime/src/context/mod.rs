@@ -11,6 +11,7 @@ pub mod layout;
 mod msg;
 mod netfilter;
 mod skb;
+mod traced;
 mod vlan;
 mod xdp;
 
@@ -18,3 +19,4 @@ pub(crate) use input::KernelPacket;
 pub use input::{Input, InputError, Sysctl, TracedCall};
 pub use skb::Checksum;
 pub(crate) use skb::{HeaderStart, TunnelKey};
+pub use traced::{MAX_ARGS, Traced};

@@ -68,7 +68,6 @@ pub(super) const KFUNCS: &[Row] = &[
     ("bpf_xdp_metadata_rx_hash", no_metadata),
     ("bpf_xdp_metadata_rx_timestamp", no_metadata),
     ("bpf_xdp_metadata_rx_vlan_tag", no_metadata),
-    ("bpf_session_is_return", nothing),
     ("bpf_iter_task_new", iter_new),
     ("bpf_iter_task_next", null),
     ("bpf_iter_task_destroy", nothing),

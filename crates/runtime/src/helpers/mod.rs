@@ -139,4 +139,5 @@ const KFUNCS: &[&[Row]] = &[
     task::KFUNCS,
     text::KFUNCS,
     timer::KFUNCS,
+    trace::KFUNCS,
 ];

@@ -3,11 +3,28 @@
 use bpfkit_maps::Errno;
 
 use super::{Effect, Ret, Row, errno, input};
-use crate::context::TracedCall;
+use crate::context::{Traced, TracedCall};
 use crate::env::{Args, Env};
 
 fn call(env: &mut Env<'_>) -> TracedCall {
+    if let Some(traced) = env.context_as::<Traced>() {
+        return traced.call;
+    }
     input(env).map(|i| i.call).unwrap_or_default()
+}
+
+/// kfunc `(ctx)`.
+fn session_is_return(env: &mut Env<'_>, _: &Args) -> Ret {
+    let traced = env.context_as::<Traced>();
+    Ok(traced.is_some_and(|traced| traced.is_return).into())
+}
+
+/// kfunc `(ctx)`: where the session keeps eight bytes from entry to return.
+fn session_cookie(env: &mut Env<'_>, _: &Args) -> Ret {
+    let Some(traced) = env.context_as::<Traced>() else {
+        return Ok(0);
+    };
+    Ok((&raw mut traced.session_cookie).expose_provenance() as u64)
 }
 
 fn func_ip(env: &mut Env<'_>, _: &Args) -> Ret {
@@ -128,4 +145,9 @@ pub(super) const HELPERS: &[Row] = &[
     ("get_current_task", current_task),
     ("get_branch_snapshot", no_branches),
     ("read_branch_records", no_branches),
+];
+
+pub(super) const KFUNCS: &[Row] = &[
+    ("bpf_session_is_return", session_is_return),
+    ("bpf_session_cookie", session_cookie),
 ];
