@@ -195,6 +195,18 @@ impl Child {
         }
     }
 
+    /// Keeps the child on one CPU; where that is not allowed, it stays where it is.
+    pub fn pin(&self, cpu: usize) {
+        // SAFETY: zero bytes are an empty set; CPU_SET checks the number against its size.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            if cpu < libc::CPU_SETSIZE as usize {
+                libc::CPU_SET(cpu, &mut set);
+                libc::sched_setaffinity(self.pid, size_of::<libc::cpu_set_t>(), &raw const set);
+            }
+        }
+    }
+
     /// Closes a descriptor of the child.
     pub fn close(&mut self, fd: i32) {
         // A child that is gone has closed everything already.

@@ -470,6 +470,11 @@ impl Kernel {
         Ok(all)
     }
 
+    /// Has every program run on that CPU from now on, if the machine allows.
+    pub fn pin(&mut self, cpu: usize) {
+        self.child.pin(cpu);
+    }
+
     /// CPUs that per-CPU maps hold a value for.
     pub fn cpus(&self) -> usize {
         self.cpus

@@ -74,7 +74,7 @@ impl Host for MachineHost {
         if self.frozen {
             return self.fixed.now(clock);
         }
-        let time = match clock {
+        let time: Duration = match clock {
             Clock::Realtime | Clock::Tai => SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default(),
@@ -82,7 +82,8 @@ impl Host for MachineHost {
                 self.uptime + self.started.elapsed()
             }
         };
-        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+        // Overflows in 584 years.
+        time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
     }
 
     fn random(&self) -> u32 {

@@ -170,6 +170,9 @@ pub trait Machine {
     /// Values that a per-CPU map holds for a key.
     fn cpus(&self) -> usize;
 
+    /// Runs programs on one CPU from now on.
+    fn pin(&mut self);
+
     /// Bytes of a variable.
     fn global(&mut self, name: &str) -> Result<Vec<u8>>;
 
@@ -343,6 +346,9 @@ impl Machine for Local<'_> {
         self.workers.len()
     }
 
+    /// A worker's number does not change, wherever it runs.
+    fn pin(&mut self) {}
+
     fn global(&mut self, name: &str) -> Result<Vec<u8>> {
         let (map, range) = self.prepared.global(name)?;
         let value = self.map_at(map)?.read(&[0; 4]).map_err(errno(name))?;
@@ -461,6 +467,10 @@ impl Machine for InKernel<'_> {
 
     fn cpus(&self) -> usize {
         self.oracle.cpus()
+    }
+
+    fn pin(&mut self) {
+        self.oracle.pin(0);
     }
 
     fn global(&mut self, name: &str) -> Result<Vec<u8>> {

@@ -14,6 +14,7 @@ mod plot;
 mod report;
 mod stats;
 mod throughput;
+mod xdp_lb;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -40,9 +41,9 @@ pub struct Arguments {
     /// Threads (processes, in the kernel) that run the program at the same time
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub producers: u32,
-    /// Seconds to measure on each engine
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 5.0)]
-    pub duration: f64,
+    /// Seconds to measure on each engine; 5, or for each scenario of xdp-lb 0.5
+    #[arg(short, long, value_name = "SECONDS")]
+    pub duration: Option<f64>,
     /// Seconds to run first, unmeasured
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
     pub warmup: f64,
@@ -73,6 +74,15 @@ pub struct Arguments {
     /// lpm-trie, hashmap: draw keys at random
     #[arg(long)]
     pub random: bool,
+    /// xdp-lb: one scenario
+    #[arg(long, value_name = "NAME")]
+    pub scenario: Option<String>,
+    /// xdp-lb: list the scenarios
+    #[arg(long)]
+    pub list_scenarios: bool,
+    /// xdp-lb: a line for each scenario and engine
+    #[arg(long)]
+    pub machine_readable: bool,
     #[command(flatten)]
     pub link: LinkArguments,
 }
@@ -225,6 +235,12 @@ const BENCHMARKS: &[Benchmark] = &[
         &[],
         calls::strncmp,
     ),
+    Benchmark {
+        name: "xdp-lb",
+        about: "a layer-4 load balancer, in 24 scenarios",
+        options: xdp_lb::OPTIONS,
+        kind: Kind::Own(xdp_lb::run),
+    },
 ];
 
 /// Name of an engine.
@@ -254,7 +270,7 @@ impl Arguments {
                 .filter(|span| *span <= Duration::from_secs(3600))
                 .ok_or_else(|| Failure::input(format!("--{name} {value}: not 0 to 3600 seconds")))
         };
-        let duration = seconds("duration", self.duration)?;
+        let duration = seconds("duration", self.duration.unwrap_or(5.0))?;
         let iteration = seconds("iteration", self.iteration)?.min(duration);
         if iteration < Duration::from_millis(1) {
             return Err(Failure::input("an iteration takes at least a millisecond"));
@@ -274,6 +290,9 @@ impl Arguments {
             ("nr_entries", self.nr_entries.map(|n| n.to_string())),
             ("prefix_len", self.prefix_len.map(|n| n.to_string())),
             ("random", self.random.then(String::new)),
+            ("scenario", self.scenario.clone()),
+            ("list-scenarios", self.list_scenarios.then(String::new)),
+            ("machine-readable", self.machine_readable.then(String::new)),
         ];
         let given = all.into_iter();
         given
