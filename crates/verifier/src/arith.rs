@@ -24,10 +24,13 @@ pub fn computable(op: u8, wide: bool, src: &Range) -> bool {
 
 /// `dst op= src` on scalars; `op` must be [`computable`].
 pub fn apply(op: u8, wide: bool, dst: &mut Range, src: &Range) {
-    if let (true, Some(value)) = (dst.bits.is_const(), fold(op, wide, dst, src)) {
-        *dst = Range::known(value);
-        return;
+    match fold(op, wide, dst, src) {
+        Some(value) => *dst = Range::known(value),
+        None => apply_by_steps(op, wide, dst, src),
     }
+}
+
+fn apply_by_steps(op: u8, wide: bool, dst: &mut Range, src: &Range) {
     match op {
         code::ADD => add(dst, src),
         code::SUB => sub(dst, src),
@@ -52,20 +55,28 @@ pub fn apply(op: u8, wide: bool, dst: &mut Range, src: &Range) {
     dst.sync();
 }
 
-/// The result on two known numbers, for the operations where bounds and bits agree on it.
+/// The result on two known numbers.
 fn fold(op: u8, wide: bool, dst: &Range, src: &Range) -> Option<u64> {
-    if !wide || *dst != Range::known(dst.bits.value) || *src != Range::known(src.bits.value) {
+    let (a, b) = (dst.bits.value, src.bits.value);
+    let known = dst.is_const() && src.is_const();
+    if !known || *dst != Range::known(a) || *src != Range::known(b) {
         return None;
     }
-    let (a, b) = (dst.bits.value, src.bits.value);
-    Some(match op {
+    let value = match op {
         code::ADD => a.wrapping_add(b),
         code::SUB => a.wrapping_sub(b),
+        code::MUL => a.wrapping_mul(b),
         code::AND => a & b,
         code::OR => a | b,
         code::XOR => a ^ b,
+        code::LSH => a.wrapping_shl(b as u32),
+        code::RSH if wide => a.wrapping_shr(b as u32),
+        code::RSH => (a as u32).wrapping_shr(b as u32).into(),
+        code::ARSH if wide => (a as i64).wrapping_shr(b as u32) as u64,
+        code::ARSH => (a as i32).wrapping_shr(b as u32) as u64,
         _ => return None,
-    })
+    };
+    Some(if wide { value } else { value as u32 as u64 })
 }
 
 /// `dst += src`, bounds and bits, without letting them sharpen each other.

@@ -412,10 +412,10 @@ impl<'a> Checker<'a> {
 
     /// A range that contradicts itself is of an impossible path: its bounds are forgotten.
     pub fn sanity_check_bounds(&mut self, n: u8, what: &str) -> Res {
-        let range = self.reg(n).range;
-        if range.contradiction().is_none() {
+        if self.reg(n).range.contradiction().is_none() {
             return Ok(());
         }
+        let range = self.reg(n).range;
         self.reg_mut(n).range = range.without_bounds();
         self.report_contradiction(what, &range)
     }

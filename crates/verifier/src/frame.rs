@@ -60,7 +60,7 @@ impl Byte {
 pub struct Slot {
     /// The spilled register, or the state of a dynptr, iterator or interrupt flag.
     pub reg: Reg,
-    /// What each byte holds; index 0 is the byte at the lowest address.
+    /// What each byte holds; index 7 is the byte at the lowest address.
     pub bytes: [Byte; 8],
 }
 

@@ -11,11 +11,9 @@ use crate::calls::Callback;
 use crate::cfg::TAIL_CALL;
 use crate::checker::Checker;
 use crate::fail::{Errno, Res, fail, say};
-use crate::mem::MemOp;
 use crate::range::Range;
 use crate::record::FieldKind;
 use crate::reg::{BtfOf, DynptrKind, RegType};
-use crate::stack::Access;
 use crate::walk::peel;
 
 /// Greatest errno.
@@ -54,17 +52,7 @@ impl Checker<'_> {
             self.check_tail_call_key(&call)?;
         }
         if let Some((n, size)) = call.raw.filled {
-            for at in 0..size {
-                self.mem_access(MemOp {
-                    base: n,
-                    off: at as i32,
-                    size: 1,
-                    access: Access::Write,
-                    value: None,
-                    strict: false,
-                    sign_extend: false,
-                })?;
-            }
+            self.stack_fill(n, size as i32)?;
         }
         self.release_arg(&call, proto)?;
         let mut changes_packet = helper.effects.has(Effects::CHANGES_PACKET);

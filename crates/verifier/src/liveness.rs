@@ -28,14 +28,25 @@ struct Chain {
     depth: u8,
 }
 
+/// What the visits of an instruction so far wrote.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    /// There was none.
+    Unseen,
+    /// No slot in all of them, whatever the next one writes.
+    None,
+    /// Some slots, in all of them.
+    Some,
+}
+
 /// A function as reached by one chain of calls.
 struct Instance {
     chain: Chain,
     start: u32,
     /// Marks for each frame of the chain, made when first needed.
     frames: [Option<Box<[Marks]>>; MAX_FRAMES],
-    /// Instructions whose writes were seen once.
-    seen: Box<[bool]>,
+    /// What is known of each instruction's writes.
+    writes: Box<[Writes]>,
     /// Instructions whose marks changed since the last update, relative.
     dirty: Vec<u32>,
     queued: Box<[bool]>,
@@ -54,7 +65,7 @@ impl Instance {
     }
 
     fn marks_mut(&mut self, frame: usize, at: usize) -> &mut Marks {
-        let len = self.seen.len();
+        let len = self.writes.len();
         let marks = self.frames[frame]
             .get_or_insert_with(|| vec![Marks::default(); len].into_boxed_slice());
         &mut marks[at]
@@ -80,7 +91,11 @@ impl Instance {
 
     fn write(&mut self, insn: u32, writes: &[u64; MAX_FRAMES]) {
         let at = (insn - self.start) as usize;
-        let seen = self.seen[at];
+        if self.writes[at] == Writes::None {
+            return;
+        }
+        let seen = self.writes[at] != Writes::Unseen;
+        let mut any = false;
         for (frame, &mask) in writes
             .iter()
             .enumerate()
@@ -92,13 +107,14 @@ impl Instance {
             let marks = self.marks_mut(frame, at);
             let before = marks.must_write;
             let mask = if seen { mask & before } else { mask };
+            any |= mask != 0;
             if before != mask {
                 marks.must_write = mask;
                 self.write_dropped |= before & !mask != 0;
                 self.note(at);
             }
         }
-        self.seen[at] = true;
+        self.writes[at] = if any { Writes::Some } else { Writes::None };
     }
 
     /// Brings `live_before` and `must_write_later` to their fixed point.
@@ -111,7 +127,7 @@ impl Instance {
                 }
             }
             work.clear();
-            work.extend(0..self.seen.len() as u32);
+            work.extend(0..self.writes.len() as u32);
             self.queued.fill(true);
         }
         while let Some(at) = work.pop() {
@@ -193,7 +209,7 @@ impl Liveness {
                 chain,
                 start,
                 frames: Default::default(),
-                seen: vec![false; len].into_boxed_slice(),
+                writes: vec![Writes::Unseen; len].into_boxed_slice(),
                 dirty: Vec::new(),
                 queued: vec![false; len].into_boxed_slice(),
                 updated: false,

@@ -2,6 +2,9 @@
 
 use crate::tnum::Tnum;
 
+/// The lower half.
+const LOW32: u64 = u32::MAX as u64;
+
 /// Known bits, and bounds as unsigned and signed number of the whole and of its lower half.
 ///
 /// The five parts are about the same value and sharpen each other ([`Range::sync`]).
@@ -39,6 +42,18 @@ impl Range {
         umax32: u32::MAX,
         smin32: i32::MIN,
         smax32: i32::MAX,
+    };
+
+    /// Any value whose upper half is zero.
+    pub const ANY_U32: Range = Range {
+        bits: Tnum {
+            value: 0,
+            mask: LOW32,
+        },
+        umax: LOW32,
+        smin: 0,
+        smax: LOW32 as i64,
+        ..Range::UNKNOWN
     };
 
     /// Exactly `value`.
@@ -227,9 +242,17 @@ impl Range {
 
     /// Lets bits and bounds sharpen each other, in the steps (and as often) as Linux does.
     pub fn sync(&mut self) {
-        if *self == Range::UNKNOWN || *self == Range::known(self.bits.value) {
-            return;
+        // Most are of one of these kinds, on which the steps come to the same.
+        let Tnum { value, mask } = self.bits;
+        match mask {
+            0 if self.bounds_contain(&Range::known(value)) => *self = Range::known(value),
+            LOW32 if *self == Range::ANY_U32 => {}
+            u64::MAX if *self == Range::UNKNOWN => {}
+            _ => self.sync_by_steps(),
         }
+    }
+
+    fn sync_by_steps(&mut self) {
         self.bound_by_bits();
         for _ in 0..3 {
             let before = *self;
@@ -416,5 +439,39 @@ const fn sign_extended(value: u64, bytes: u32) -> i64 {
         1 => value as i8 as i64,
         2 => value as i16 as i64,
         _ => value as i32 as i64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn short_ways_of_sharpening_come_to_what_the_steps_come_to(
+            value in prop_oneof![any::<u64>(), 0..9u64, any::<i32>().prop_map(|v| v as i64 as u64)],
+            loosened in any::<u8>(),
+            kind in 0..3,
+        ) {
+            let mut range = match kind {
+                0 => Range::known(value),
+                1 => Range::ANY_U32,
+                _ => Range::UNKNOWN,
+            };
+            let any = Range::UNKNOWN;
+            if loosened & 1 != 0 { range.umin = any.umin; }
+            if loosened & 2 != 0 { range.umax = any.umax; }
+            if loosened & 4 != 0 { range.smin = any.smin; }
+            if loosened & 8 != 0 { range.smax = any.smax; }
+            if loosened & 16 != 0 { range.umin32 = any.umin32; }
+            if loosened & 32 != 0 { range.umax32 = any.umax32; }
+            if loosened & 64 != 0 { range.smin32 = any.smin32; }
+            if loosened & 128 != 0 { range.smax32 = any.smax32; }
+            let mut by_steps = range;
+            by_steps.sync_by_steps();
+            range.sync();
+            prop_assert_eq!(range, by_steps);
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! Reads and writes of the stack: spilled registers, plain bytes, and accesses whose offset
 //! is not known.
 
+use std::ops::Range;
+
 use bpfkit_isa::code;
 
 use crate::checker::{Checker, MAX_OFF};
 use crate::fail::{Errno, Res, fail};
+use crate::prune::offset_of;
 use crate::reg::{Reg, RegType};
 use crate::state::{Byte, Frame, MAX_STACK, SLOT, Slot, slot_of, stack_step};
 
@@ -25,6 +28,21 @@ pub(crate) struct RawMode {
 }
 
 pub(crate) use crate::print::bits as show;
+
+/// The slots that hold the bytes from `start` to before `end` below the frame pointer, from the
+/// lowest address up, each with the indices of those bytes in it.
+fn slots_within(start: i32, end: i32) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut next = start;
+    std::iter::from_fn(move || {
+        if next >= end.min(0) {
+            return None;
+        }
+        let (at, first) = (slot_of(next), next);
+        next = (offset_of(at) + SLOT).min(end);
+        let index = |off: i32| ((-off - 1) % SLOT) as usize;
+        Some((at, index(next - 1)..index(first) + 1))
+    })
+}
 
 /// Bits that a number needs.
 const fn width(reg: &Reg) -> u32 {
@@ -459,33 +477,34 @@ impl Checker<'_> {
         }
         let clobber = access == Access::Write;
         let privileged = self.privileged();
-        for i in min..max + size {
-            let at = slot_of(i);
-            let byte = ((-i - 1) % SLOT) as usize;
-            let Some(slot) = self.cur.frame(frame as usize).stack.get(at).copied() else {
+        let mut read = 0;
+        for (at, bytes) in slots_within(min, max + size) {
+            let Some(slot) = self.cur.frame(frame as usize).stack.get(at) else {
                 fail!(self, Fault, "allocated_stack too small\n");
             };
-            let kind = slot.bytes[byte];
-            match kind {
-                Byte::Misc => {}
-                Byte::Zero => {
-                    if clobber {
-                        self.slot_mut(frame, at).bytes[byte] = Byte::Misc;
+            read |= 1 << at;
+            let data = |b: &Byte| match b {
+                Byte::Misc | Byte::Zero => true,
+                Byte::Invalid => privileged,
+                _ => false,
+            };
+            let spill = slot.is_spill() && (slot.reg.ty == RegType::SCALAR || privileged);
+            match slot.bytes[bytes.clone()].iter().rposition(|b| !data(b)) {
+                None => {
+                    if clobber && slot.bytes[bytes.clone()] != [Byte::Misc; 8][bytes.clone()] {
+                        self.slot_mut(frame, at).bytes[bytes].fill(Byte::Misc);
                     }
                 }
-                Byte::Invalid if privileged => {
-                    if clobber {
-                        self.slot_mut(frame, at).bytes[byte] = Byte::Misc;
-                    }
-                }
-                _ if slot.is_spill() && (slot.reg.ty == RegType::SCALAR || privileged) => {
+                Some(_) if spill => {
                     if clobber {
                         let slot = self.slot_mut(frame, at);
                         slot.reg = Reg::UNKNOWN;
                         slot.bytes.iter_mut().for_each(Byte::scrub);
+                        slot.bytes[bytes].fill(Byte::Misc);
                     }
                 }
-                _ => {
+                Some(bad) => {
+                    let i = offset_of(at) + 7 - (bytes.start + bad) as i32;
                     let at = i - min;
                     if fixed {
                         fail!(
@@ -502,7 +521,31 @@ impl Checker<'_> {
                     );
                 }
             }
-            self.note_stack_read(frame, 1 << at);
+        }
+        self.note_stack_read(frame, read);
+        Ok(())
+    }
+
+    /// A helper fills memory that need not have been initialized: `size` bytes on from where
+    /// register `n` points to in the stack, checked by [`Checker::stack_initialized`].
+    pub fn stack_fill(&mut self, n: u8, size: i32) -> Res {
+        let reg = *self.reg(n);
+        let (frame, start) = (reg.frameno, reg.const_off() as i32);
+        self.fastcall_contract(frame, start);
+        for (at, bytes) in slots_within(start, start.saturating_add(size)) {
+            self.destroy_dynptr(frame, at)?;
+            self.printer.touch_slot(frame, at);
+            let slot = &self.cur.frame(frame as usize).stack[at];
+            let filled = slot.bytes[bytes.clone()] == [Byte::Misc; 8][bytes.clone()];
+            if filled && slot.reg.ty == RegType::NOT_INIT && !slot.is_special() {
+                continue;
+            }
+            let slot = self.slot_mut(frame, at);
+            slot.reg.ty = RegType::NOT_INIT;
+            if slot.is_special() {
+                slot.bytes.iter_mut().for_each(Byte::scrub);
+            }
+            slot.bytes[bytes].fill(Byte::Misc);
         }
         Ok(())
     }

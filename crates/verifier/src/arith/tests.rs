@@ -123,6 +123,25 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
+    fn known_numbers_fold_to_what_the_steps_come_to(
+        a in value(),
+        b in value(),
+        op in prop::sample::select(vec![
+            code::ADD, code::SUB, code::MUL, code::AND, code::OR, code::XOR,
+            code::LSH, code::RSH, code::ARSH,
+        ]),
+        wide in any::<bool>(),
+    ) {
+        let shift = matches!(op, code::LSH | code::RSH | code::ARSH);
+        let b = if shift { b & if wide { 63 } else { 31 } } else { b };
+        let (a, b) = (Range::known(a), Range::known(b));
+        let folded = fold(op, wide, &a, &b).map(Range::known);
+        let mut by_steps = a;
+        apply_by_steps(op, wide, &mut by_steps, &b);
+        prop_assert_eq!(folded, Some(by_steps));
+    }
+
+    #[test]
     fn learning_keeps_the_value((r, v) in range_with_member()) {
         prop_assert!(r.admits(v), "{v:#x} not in {r:x?}");
         prop_assert_eq!(r.contradiction(), None);
