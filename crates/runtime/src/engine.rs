@@ -57,6 +57,45 @@ pub enum Code {
 }
 
 impl Code {
+    /// Verifies a program together with the maps that it will be loaded with, so that it may
+    /// run without checks. Read-only variables are frozen as they are, since the verdict rests
+    /// on their values.
+    ///
+    /// A program that is accepted on guarantees which only the kernel gives
+    /// ([`Facts::needs_kernel_objects`](bpfkit_verifier::Facts::needs_kernel_objects)) stays
+    /// [`Code::Unverified`] and runs with checks.
+    ///
+    /// # Errors
+    /// What the verifier says.
+    pub fn verify(
+        program: &Program,
+        maps: &MapSet,
+        environment: &Environment<'_>,
+    ) -> Result<Self, Rejection> {
+        let mut defs = maps.defs().to_vec();
+        for (def, map) in defs.iter_mut().zip(maps.iter()) {
+            if let MapOrigin::Data { bytes, .. } = &mut def.origin
+                && def.flags & BPF_F_RDONLY_PROG != 0
+            {
+                // It may have been frozen before.
+                let _ = map.freeze();
+                if let Ok(now) = map.read(&0u32.to_ne_bytes()) {
+                    *bytes = now;
+                }
+            }
+        }
+        let verdict = bpfkit_verifier::verify(program, &defs, environment);
+        let (program, facts) = verdict.result?.into_parts();
+        let program = Arc::new(program);
+        Ok(match facts.needs_kernel_objects() {
+            true => Code::Unverified(program),
+            false => Code::Trusted(Trusted {
+                program,
+                maps: Some(maps.id()),
+            }),
+        })
+    }
+
     /// The program.
     pub fn program(&self) -> &Arc<Program> {
         match self {
@@ -101,36 +140,6 @@ pub struct Trusted {
 }
 
 impl Trusted {
-    /// Verifies a program together with the maps that it will be loaded with. Read-only
-    /// variables are frozen as they are, since the verdict rests on their values.
-    ///
-    /// # Errors
-    /// What the verifier says.
-    pub fn verify(
-        program: &Program,
-        maps: &MapSet,
-        environment: &Environment<'_>,
-    ) -> Result<Self, Rejection> {
-        let mut defs = maps.defs().to_vec();
-        for (def, map) in defs.iter_mut().zip(maps.iter()) {
-            if let MapOrigin::Data { bytes, .. } = &mut def.origin
-                && def.flags & BPF_F_RDONLY_PROG != 0
-            {
-                // It may have been frozen before.
-                let _ = map.freeze();
-                if let Ok(now) = map.read(&0u32.to_ne_bytes()) {
-                    *bytes = now;
-                }
-            }
-        }
-        let verdict = bpfkit_verifier::verify(program, &defs, environment);
-        let (program, _) = verdict.result?.into_parts();
-        Ok(Self {
-            program: Arc::new(program),
-            maps: Some(maps.id()),
-        })
-    }
-
     /// Takes a program for verified.
     ///
     /// # Safety

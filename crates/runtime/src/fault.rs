@@ -89,8 +89,11 @@ pub enum FaultKind {
     /// A helper was given something that is no map.
     #[error("{0:#x} is not a map")]
     BadMap(u64),
-    /// A tail call from a verified program into one that is not.
-    #[error("tail call from a verified program into one that is not verified")]
+    /// A tail call between a program that runs without checks and one that runs with them, or
+    /// between two without checks that were verified as programs of different types.
+    #[error(
+        "tail call between programs that cannot share a run: one is checked, or their types differ"
+    )]
     TailCallMode,
     /// A helper refuses its arguments where the verifier would have refused the program.
     #[error("{0}")]

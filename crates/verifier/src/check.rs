@@ -103,6 +103,7 @@ impl<'a> Checker<'a> {
             arena: None,
             threw: false,
             records: Default::default(),
+            kernel_objects: false,
             gatherer: None,
         }
     }

@@ -189,6 +189,8 @@ pub(crate) struct Checker<'a> {
     pub threw: bool,
     /// Special fields of object types, as they are asked for.
     pub records: FxHashMap<(BtfOf, u32), Rc<Record>>,
+    /// See [`Facts::needs_kernel_objects`](crate::Facts::needs_kernel_objects).
+    pub kernel_objects: bool,
     /// Gathers facts, if they are asked for.
     pub gatherer: Option<Box<Gatherer>>,
 }

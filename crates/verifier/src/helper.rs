@@ -410,6 +410,7 @@ impl Checker<'_> {
                 }
             }
             RetKind::PtrToBtfId => {
+                self.kernel_objects |= call.kptr.is_some();
                 let (of, type_id) = match (call.kptr, proto.ret.btf) {
                     (Some(field), None) => {
                         if field.of == BtfOf::Program {

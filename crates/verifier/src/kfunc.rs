@@ -682,6 +682,7 @@ impl<'a> Checker<'a> {
                 if percpu {
                     ty = ty.with(TypeFlags::MEM_PERCPU);
                 }
+                self.kernel_objects = true;
                 let reg = self.reg_mut(0);
                 reg.set_pointer(ty);
                 reg.set_btf(BtfOf::Program, t.id());
@@ -690,6 +691,7 @@ impl<'a> Checker<'a> {
                 let Some((of, id)) = info.object else {
                     return Err(Errno::Fault);
                 };
+                self.kernel_objects = true;
                 let reg = self.reg_mut(0);
                 reg.set_pointer(RegType::ALLOC_OBJ);
                 reg.set_btf(of, id);
@@ -698,6 +700,7 @@ impl<'a> Checker<'a> {
                 let Some(root) = info.root else {
                     return Err(Errno::Fault);
                 };
+                self.kernel_objects = true;
                 let reg = self.reg_mut(0);
                 reg.set_pointer(RegType::ALLOC_OBJ);
                 reg.set_btf(root.of, root.type_id);

@@ -571,6 +571,7 @@ impl<'a> Checker<'a> {
         if value.ty.base() == Base::BtfId {
             reg.set_btf(value.btf.0, value.btf.1);
             reg.ref_obj_id = value.ref_obj_id;
+            self.kernel_objects = true;
         }
     }
 
@@ -610,6 +611,7 @@ impl<'a> Checker<'a> {
                     return Ok(());
                 }
                 let flags = self.kptr_flags(field);
+                self.kernel_objects = true;
                 self.set_btf_pointer(dst, field.of, field.type_id, flags);
             }
             code::STX => {
@@ -911,6 +913,7 @@ impl<'a> Checker<'a> {
     /// Remembers through what an instruction accesses memory: two kinds that the kernel
     /// would have to translate differently do not go together.
     fn save_ptr_type(&mut self, ty: RegType, allow_mix: bool) -> Res {
+        self.kernel_objects |= ty.base() == Base::BtfId || ty.has(TypeFlags::PTR_UNTRUSTED);
         let known = self.aux[self.insn as usize].ptr_type;
         if known == RegType::NOT_INIT {
             self.aux[self.insn as usize].ptr_type = ty;

@@ -274,7 +274,12 @@ pub(crate) fn find_target(
         .get(index, &guard)
         .and_then(|slot| slot.downcast_ref::<ProgramSlot>());
     let Some(slot) = slot else { return Ok(None) };
-    if !env.checked() && !slot.0.trusted() {
+    // What runs without checks relies on a context and frames that verified programs pass on.
+    let target = &slot.0;
+    let prog_type = |program: &dyn Local| program.program().decl.prog_type;
+    if env.checked() == target.trusted()
+        || target.trusted() && prog_type(&**target) != prog_type(env.program)
+    {
         return Err(FaultKind::TailCallMode.into());
     }
     Ok(Some(Arc::clone(&slot.0)))

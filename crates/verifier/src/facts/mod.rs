@@ -46,6 +46,7 @@ pub struct Facts {
     pub(crate) reachable: Vec<bool>,
     pub(crate) stack_depth: Vec<u32>,
     pub(crate) live_registers: Vec<u16>,
+    kernel_objects: bool,
     values: Option<Box<Known>>,
 }
 
@@ -125,6 +126,14 @@ impl Facts {
             .unwrap_or(0x7ff)
     }
 
+    /// Whether the program was accepted on what the kernel guarantees about objects with a BTF
+    /// type: it gets them from its context or from fields of map values that nobody else can
+    /// write, or loads through pointers that may not be valid, where the kernel catches the
+    /// fault. Outside of the kernel, such a program must run with its accesses checked.
+    pub const fn needs_kernel_objects(&self) -> bool {
+        self.kernel_objects
+    }
+
     /// Whether values, branches, calls and live slots were asked for.
     pub const fn has_values(&self) -> bool {
         self.values.is_some()
@@ -194,6 +203,7 @@ impl Checker<'_> {
             reachable,
             stack_depth: self.subs.iter().map(|s| s.stack_depth).collect(),
             live_registers: self.aux.iter().map(|a| a.live).collect(),
+            kernel_objects: self.kernel_objects,
             values,
         }
     }

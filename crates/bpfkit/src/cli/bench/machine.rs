@@ -13,9 +13,7 @@ use bpfkit_oracle::{
     Kernel, LoadOptions as KernelLoad, MapHandle, OracleError, ProgHandle, Repeated, TestRun,
 };
 use bpfkit_runtime::context::Input;
-use bpfkit_runtime::{
-    Code, Engine, Executable, Interpreter, LoadOptions, MapOptions, MapSet, Trusted, Vm,
-};
+use bpfkit_runtime::{Code, Engine, Executable, Interpreter, LoadOptions, MapOptions, MapSet, Vm};
 use bpfkit_verifier::Environment;
 
 use crate::cli::failure::{Failure, Result};
@@ -229,10 +227,10 @@ impl<'a> Local<'a> {
         let mut programs = Vec::new();
         for program in &prepared.programs {
             let name = &program.decl.name;
-            let trusted = Trusted::verify(program, &maps, &environment)
+            let code = Code::verify(program, &maps, &environment)
                 .map_err(|error| Failure::program(format!("{name}: {error}")))?;
             let loaded = engine
-                .load(Code::Trusted(trusted), &maps, &LoadOptions::default())
+                .load(code, &maps, &LoadOptions::default())
                 .map_err(|error| Failure::program(format!("{name}: {error}")))?;
             programs.push(loaded);
         }
