@@ -107,6 +107,9 @@ pub struct LineInfo {
     pub line: u32,
     /// 1-based column, 0 if unknown.
     pub column: u32,
+    /// Where the BTF that [`Program::btf`] names keeps `file` and `text` among its strings;
+    /// zeros if it does not.
+    pub offsets: [u32; 2],
 }
 
 /// Something with a name that an instruction refers to.

@@ -106,6 +106,9 @@ pub mod prog_load {
     pub const FUNC_INFO_SIZE: usize = 76;
     pub const FUNC_INFO: usize = 80;
     pub const FUNC_INFO_CNT: usize = 88;
+    pub const LINE_INFO_SIZE: usize = 92;
+    pub const LINE_INFO: usize = 96;
+    pub const LINE_INFO_CNT: usize = 104;
     pub const ATTACH_BTF_ID: usize = 108;
     pub const FD_ARRAY: usize = 120;
 }

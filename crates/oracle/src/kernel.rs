@@ -147,6 +147,24 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 /// Room behind a packet, for programs that grow it.
 const DATA_OUT_SLACK: usize = 4096;
 
+/// `BPF_F_RDONLY_PROG`
+const RDONLY_PROG: u32 = 1 << 7;
+/// Size of a `bpf_line_info`.
+const LINE_RECORD: usize = 16;
+
+/// A program's source lines as the kernel takes them; none if the BTF lacks their texts.
+fn line_records(program: &Program) -> Vec<u8> {
+    let lines = &program.lines;
+    if lines.iter().any(|line| line.offsets == [0, 0]) {
+        return Vec::new();
+    }
+    let records = lines.iter().flat_map(|line| {
+        let column = line.line << 10 | line.column & 0x3ff;
+        [line.insn, line.offsets[0], line.offsets[1], column]
+    });
+    records.flat_map(u32::to_ne_bytes).collect()
+}
+
 impl OracleError {
     /// Whether it means that there is no kernel to ask here: tests print it and skip.
     pub fn is_absence(&self) -> bool {
@@ -198,7 +216,7 @@ impl Kernel {
         Ok(BtfHandle { fd })
     }
 
-    /// Creates a map as declared and fills in a data section's bytes. Where the kernel
+    /// Creates a map as declared and fills in a data section's bytes; constants are frozen. Where the kernel
     /// refuses the types of key and value, it is created without, as libbpf does.
     ///
     /// `max_entries` 0 becomes 1.
@@ -248,6 +266,11 @@ impl Kernel {
         };
         if let MapOrigin::Data { bytes, .. } = &def.origin {
             self.update(map, &0u32.to_ne_bytes(), bytes, 0)?;
+            // Constants: the verifier reads those of frozen maps.
+            if def.flags & RDONLY_PROG != 0 {
+                let mut attr = Attr::new().u32(elem::FD, map.fd as u32);
+                self.child.call(Command::MapFreeze, &mut attr)?;
+            }
         }
         Ok(map)
     }
@@ -325,6 +348,13 @@ impl Kernel {
                 .u32(prog_load::FUNC_INFO_SIZE, 8)
                 .u64(prog_load::FUNC_INFO, self.child.put(&funcs)?)
                 .u32(prog_load::FUNC_INFO_CNT, program.subprograms.len() as u32);
+            let lines = line_records(program);
+            if !lines.is_empty() {
+                attr = attr
+                    .u32(prog_load::LINE_INFO_SIZE, LINE_RECORD as u32)
+                    .u64(prog_load::LINE_INFO, self.child.put(&lines)?)
+                    .u32(prog_load::LINE_INFO_CNT, (lines.len() / LINE_RECORD) as u32);
+            }
         }
         let log_bytes = match (options.log_level, options.log_bytes) {
             (0, _) => 0,

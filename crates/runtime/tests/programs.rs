@@ -381,6 +381,7 @@ fn faults_name_their_source_line() {
         text: text.into(),
         line,
         column: 5,
+        offsets: [0, 0],
     };
     program.lines = vec![
         line(0, 10, "int *p = 0;"),

@@ -7,7 +7,7 @@ use crate::arith;
 use crate::checker::{Checker, MAX_OFF};
 use crate::fail::{Res, fail};
 use crate::range::Range;
-use crate::reg::{ADD_CONST, Base, Reg, RegType};
+use crate::reg::{ADD_CONST, ADD_CONST32, ADD_CONST64, Base, Reg, RegType};
 use crate::state::{FP, State};
 
 /// Names of arithmetic operations in messages.
@@ -15,6 +15,19 @@ const NAMES: [&str; 16] = [
     "+=", "-=", "*=", "/=", "|=", "&=", "<<=", ">>=", "neg", "%=", "^=", "=", "s>>=", "endian", "",
     "",
 ];
+
+/// How far apart a constant takes a number from its copies, if that is remembered.
+fn distance(op: u8, wide: bool, value: u64) -> Option<i32> {
+    let off = match wide {
+        true => i32::try_from(value as i64).ok()?,
+        false => value as i32,
+    };
+    match op {
+        code::ADD => Some(off),
+        code::SUB => off.checked_neg(),
+        _ => None,
+    }
+}
 
 const fn is_wide(insn: &Insn) -> bool {
     insn.class() == code::ALU64
@@ -261,18 +274,16 @@ impl Checker<'_> {
         }
         let privileged = self.privileged();
         let reg = self.reg_mut(insn.dst);
-        let constant = src.range.bits.is_const().then_some(src.range.bits.value);
-        if let (true, code::ADD, true, Some(value)) =
-            (privileged, op, wide && reg.id != 0, constant)
-        {
-            if reg.id & ADD_CONST != 0 || value > i32::MAX as u64 {
-                reg.unname();
-            } else {
-                reg.id |= ADD_CONST;
-                reg.off = value as i32;
+        let distance = match src.constant(wide) {
+            Some(value) if privileged && reg.id != 0 => distance(op, wide, value),
+            _ => None,
+        };
+        match distance {
+            Some(off) if reg.id & ADD_CONST == 0 => {
+                reg.id |= if wide { ADD_CONST64 } else { ADD_CONST32 };
+                reg.off = off;
             }
-        } else {
-            reg.unname();
+            _ => reg.unname(),
         }
         Ok(())
     }

@@ -124,6 +124,7 @@ impl Checker<'_> {
                 depth + 1
             );
         }
+        self.printer.touch_all();
         Ok(Frame::new(callsite as i32, depth as u8, sub as u32))
     }
 
@@ -350,7 +351,7 @@ impl Checker<'_> {
             return Ok(Next::EndOfPath);
         }
         if !outermost {
-            self.live.update(&self.flow, &self.cur);
+            self.update_live_slots();
             self.return_to_caller()?;
             self.print_state = true;
             return Ok(Next::Continue);
@@ -361,7 +362,7 @@ impl Checker<'_> {
 
     /// Returns to the caller from an instruction other than an exit.
     pub fn return_early(&mut self) -> Res {
-        self.live.update(&self.flow, &self.cur);
+        self.update_live_slots();
         self.return_to_caller()
     }
 

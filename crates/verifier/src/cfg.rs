@@ -479,8 +479,8 @@ impl Checker<'_> {
         match insn.class() {
             code::LD => match mode {
                 code::IMM if insn.is_ld_imm64() => (0, dst),
-                code::ABS => (1 << 6, CALLER_SAVED),
-                code::IND => (1 << 6 | src, CALLER_SAVED),
+                // The kernel takes all registers as read.
+                code::ABS | code::IND => (0x7ff, 0),
                 _ => (0, 0),
             },
             code::LDX => match mode {

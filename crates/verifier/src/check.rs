@@ -37,9 +37,7 @@ pub fn verify(program: &Program, maps: &[MapDef], env: &Environment<'_>) -> Verd
     let mut checker = Checker::new(program, maps, env);
     let result = checker.run();
     let stats = checker.stats();
-    if env.log_level & STATS != 0 {
-        checker.print_stats(&stats);
-    }
+    checker.print_stats(&stats);
     let insn = checker.insn;
     let result = match result {
         Ok(()) => Ok(Verified::new(program.clone(), checker.learned())),
@@ -91,7 +89,7 @@ impl<'a> Checker<'a> {
             traced: Default::default(),
             origins: program.insns.iter().map(origins).collect(),
             idmap: IdMap::new(),
-            log: Log::new(env.log_level),
+            log: Log::new(env.log_level, env.log_size),
             message: String::new(),
             printer: Default::default(),
             processed: 0,
@@ -128,6 +126,7 @@ impl<'a> Checker<'a> {
         self.check_attach()?;
         self.find_loops();
         self.find_live_registers();
+        self.print_live_registers();
         self.find_fastcalls();
         self.check_function(0)?;
         self.check_globals()?;
@@ -191,6 +190,7 @@ impl<'a> Checker<'a> {
         self.prev = -1;
         let frame = Frame::new(NO_CALLSITE, 0, sub as u32);
         self.cur = State::new(frame);
+        self.printer.touch_all();
         self.traced.clear();
         self.cur.in_sleepable = self.attach.caller.sleepable;
         self.cur.first_insn = start;
@@ -202,14 +202,12 @@ impl<'a> Checker<'a> {
             }
             self.set_entry_args(sub)?;
         } else {
-            let len = self.log.len();
             if self.local.is_some() && self.subs[0].type_id != 0 {
                 let fits = self
                     .sub_args(0)
                     .is_ok_and(|a| a.len() == 1 && a[0].rule == crate::global::ArgRule::Ctx);
                 self.subs[0].unreliable = !fits;
             }
-            self.log.rewind(len);
             self.reg_mut(1).set_pointer(RegType::CTX);
         }
         if sub == 0 && self.program.decl.prog_type == ProgType::StructOps {
@@ -250,6 +248,7 @@ impl<'a> Checker<'a> {
             let at = self.insn as usize;
             let mut next = Next::Continue;
             if self.aux[at].prune_point && self.visited()? {
+                self.print_safe();
                 next = Next::EndOfPath;
             } else {
                 if self.aux[at].jmp_point {
@@ -277,7 +276,7 @@ impl<'a> Checker<'a> {
                 continue;
             }
             self.end_path()?;
-            self.live.update(&self.flow, &self.cur);
+            self.update_live_slots();
             let Some(pending) = self.pending.pop() else {
                 return Ok(());
             };
@@ -524,8 +523,13 @@ impl<'a> Checker<'a> {
     }
 
     fn print_stats(&mut self, stats: &Stats) {
-        let depth: Vec<String> = stats.stack_depth.iter().map(u32::to_string).collect();
-        say!(self, "stack depth {}\n", depth.join("+"));
+        if self.env.log_level == 0 {
+            return;
+        }
+        if self.env.log_level & STATS != 0 {
+            let depth: Vec<String> = stats.stack_depth.iter().map(u32::to_string).collect();
+            say!(self, "stack depth {}\n", depth.join("+"));
+        }
         say!(
             self,
             "processed {} insns (limit {MAX_PROCESSED}) max_states_per_insn {} total_states {} peak_states {} mark_read 0\n",

@@ -123,7 +123,7 @@ pub(crate) struct Pending {
     pub state: State,
     pub insn: u32,
     pub prev: i32,
-    pub log_len: usize,
+    pub log_len: u64,
 }
 
 /// What walking one instruction led to.
@@ -328,6 +328,7 @@ impl<'a> Checker<'a> {
         sub: usize,
         sleepable: bool,
     ) -> Res<&mut State> {
+        self.printer.touch_all();
         let mut state = State::new(Frame::new(NO_CALLSITE, 0, sub as u32));
         state.in_sleepable = sleepable;
         let log_len = self.log.len();

@@ -8,6 +8,9 @@ use crate::explain::Crowd;
 use crate::facts::Facts;
 use crate::fail::Errno;
 
+/// What veristat and libbpf give the kernel's log.
+pub const DEFAULT_LOG_SIZE: usize = 16 << 20;
+
 /// What a program is loaded into.
 #[derive(Clone, Debug)]
 pub struct Environment<'a> {
@@ -18,8 +21,11 @@ pub struct Environment<'a> {
     /// Whether the loading process has `CAP_BPF`, `CAP_PERFMON` and `CAP_SYS_ADMIN`.
     pub privileged: bool,
     /// 0 for messages of a refusal only, 1 for the last path, 2 for all paths; plus 4 for
-    /// statistics.
+    /// statistics, plus 8 to keep the beginning of a log that is too large (`BPF_LOG_FIXED`)
+    /// instead of its end.
     pub log_level: u32,
+    /// Most bytes of the log, with the zero that ends it in the kernel.
+    pub log_size: usize,
     /// Number of CPUs that may be.
     pub cpus: u32,
     /// `BPF_F_STRICT_ALIGNMENT`.
@@ -51,6 +57,7 @@ impl<'a> Environment<'a> {
             kernel_version: KernelVersion::TARGET,
             privileged: true,
             log_level: 0,
+            log_size: DEFAULT_LOG_SIZE,
             cpus: 8192,
             strict_alignment: false,
             test_state_freq: false,

@@ -4,14 +4,14 @@ use bpfkit_isa::code;
 use bpfkit_spec::{MapType, TypeFlags};
 
 use crate::arith::{self, Compare};
-use crate::checker::{Checker, is_may_goto};
+use crate::checker::{Aux, Checker, is_may_goto};
 use crate::fail::{Res, fail};
 use crate::maps::MapInfo;
 use crate::marks::bits;
 use crate::precision::{Link, Linked};
 use crate::range::Range;
 use crate::record::FieldKind;
-use crate::reg::{ADD_CONST, AT_PKT_END, BEYOND_PKT_END, Base, Reg, RegType};
+use crate::reg::{ADD_CONST, ADD_CONST32, AT_PKT_END, BEYOND_PKT_END, Base, Reg, RegType};
 use crate::state::{Byte, FP, STEP_DST_STACK, STEP_SRC_STACK, State, is_any_packet};
 
 /// Highest offset into a packet.
@@ -146,12 +146,12 @@ impl Checker<'_> {
         if from_reg {
             let src = *self.reg(insn.src);
             if src.ty == RegType::SCALAR && src.id != 0 {
-                collect_links(&mut self.cur, src.id, &mut linked);
+                collect_links(&mut self.cur, &self.aux, src.id, &mut linked);
             }
         }
         let dst = *self.reg(insn.dst);
         if dst.ty == RegType::SCALAR && dst.id != 0 {
-            collect_links(&mut self.cur, dst.id, &mut linked);
+            collect_links(&mut self.cur, &self.aux, dst.id, &mut linked);
         }
         if linked.links().len() > 1 {
             self.push_step(0, linked.pack());
@@ -386,13 +386,16 @@ fn note_good(state: &mut State, n: usize, open: bool) {
 }
 
 /// Finds all registers and slots that share an id; where they are too many, the rest lose it.
-fn collect_links(state: &mut State, id: u32, linked: &mut Linked) {
+/// Registers that nothing will read are left out.
+fn collect_links(state: &mut State, aux: &[Aux], id: u32, linked: &mut Linked) {
     let id = id & !ADD_CONST;
     let fits = |r: &Reg| r.ty == RegType::SCALAR && r.id & !ADD_CONST == id;
     for f in (0..=state.curframe()).rev() {
         let (mut regs, mut slots) = (0u16, 0u64);
         let frame = state.frame(f);
-        for (n, _) in frame.regs[..FP].iter().enumerate().filter(|(_, r)| fits(r)) {
+        let live = aux[state.frame_insn(f) as usize].live;
+        let named = frame.regs[..FP].iter().enumerate();
+        for (n, _) in named.filter(|(n, r)| live & (1 << n) != 0 && fits(r)) {
             if !linked.push(Link {
                 frame: f as u8,
                 at: n as u8,
@@ -444,6 +447,10 @@ fn sync_links(state: &mut State, known: usize, linked: &Linked) {
         if old.ty != RegType::SCALAR || old.id & !ADD_CONST != source.id & !ADD_CONST {
             continue;
         }
+        // What was added in 32 bits says nothing of what was added in 64.
+        if (old.id ^ source.id) & ADD_CONST == ADD_CONST {
+            continue;
+        }
         let mut new = source;
         let plain = old.id & ADD_CONST == 0 && source.id & ADD_CONST == 0;
         if !plain && old.off != source.off {
@@ -451,6 +458,10 @@ fn sync_links(state: &mut State, known: usize, linked: &Linked) {
             new.off = old.off;
             new.id = old.id;
             arith::add(&mut new.range, &Range::known(delta as u64));
+            if (old.id | source.id) & ADD_CONST32 != 0 {
+                new.range.zero_extend32();
+            }
+            new.range.sync();
         }
         let frame = state.frame_mut(f);
         if link.is_reg {

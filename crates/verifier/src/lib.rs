@@ -42,7 +42,9 @@ mod tnum;
 mod walk;
 
 pub use check::verify;
-pub use env::{Environment, ExtensionTarget, Rejection, Stats, Verdict, Verified};
+pub use env::{
+    DEFAULT_LOG_SIZE, Environment, ExtensionTarget, Rejection, Stats, Verdict, Verified,
+};
 pub use explain::{Crowd, Explanation, Place, Step, explain};
 pub use facts::{Branch, CallFact, Facts, Home, Pointer, Value};
 pub use fail::Errno;

@@ -6,9 +6,12 @@
 //! live before each instruction, and the slots that a function surely writes from there on,
 //! which its callers take as written by the call. (Linux 6.18, `kernel/bpf/liveness.c`.)
 
+use std::fmt;
+
 use rustc_hash::FxHashMap;
 
 use crate::flow::Flow;
+use crate::log::Log;
 use crate::state::{MAX_FRAMES, State};
 
 /// Marks of one instruction for one frame; a bit is a slot.
@@ -168,6 +171,104 @@ impl Instance {
     }
 }
 
+/// Where changes of marks are told, as far as the log wants them.
+pub struct Told<'a> {
+    pub log: &'a mut Log,
+    /// Instructions at which states are compared.
+    pub prune_points: &'a dyn Fn(u32) -> bool,
+}
+
+impl Told<'_> {
+    fn change(&mut self, chain: &Chain, what: &str, frame: usize, insn: u32, old: u64, new: u64) {
+        let (added, gone) = (new & !old, old & !new);
+        if added | gone == 0 {
+            return;
+        }
+        self.log
+            .write(format_args!("{chain} frame {frame} insn {insn} "));
+        if added != 0 {
+            self.log.write(format_args!("+{what} {} ", slots(added)));
+        }
+        if gone != 0 {
+            self.log.write(format_args!("-{what} {}", slots(gone)));
+        }
+        self.log.push("\n");
+    }
+}
+
+/// Offsets of slots, as the log names them.
+pub(crate) fn slots(mask: u64) -> String {
+    let offsets = (0..64).filter(|n| mask & (1 << n) != 0);
+    let offsets: Vec<String> = offsets.map(|n| format!("{}", -8 * (n + 1))).collect();
+    offsets.join(",")
+}
+
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sites = self.sites[..=self.depth as usize].iter();
+        let sites: Vec<String> = sites.map(u32::to_string).collect();
+        write!(f, "({})", sites.join(","))
+    }
+}
+
+impl Instance {
+    /// The same as [`Instance::update`], in the kernel's order and told in its words.
+    fn update_aloud(&mut self, flow: &Flow, told: &mut Told<'_>) {
+        if self.write_dropped {
+            for m in self.frames.iter_mut().flatten().flat_map(|m| m.iter_mut()) {
+                m.must_write_later = 0;
+            }
+        }
+        let own = self.start..self.start + self.seen.len() as u32;
+        let mut order = flow.postorder();
+        order.retain(|insn| own.contains(insn));
+        let mut rounds = 0;
+        let mut changed = true;
+        while changed {
+            changed = false;
+            rounds += 1;
+            for (frame, marks) in self.frames.iter_mut().enumerate() {
+                let Some(marks) = marks else { continue };
+                for &insn in &order {
+                    let successors = flow.successors(insn);
+                    if successors.is_empty() {
+                        continue;
+                    }
+                    let (mut live_after, mut later) = (0, u64::MAX);
+                    for &next in successors {
+                        let next = marks[(next - self.start) as usize];
+                        live_after |= next.live_before;
+                        later &= next.must_write_later;
+                    }
+                    let m = &mut marks[(insn - self.start) as usize];
+                    later |= m.must_write;
+                    let live = (live_after & !m.must_write) | m.may_read;
+                    changed |= live != m.live_before || later != m.must_write_later;
+                    if m.may_read != 0
+                        || m.must_write != 0
+                        || insn == self.start
+                        || (told.prune_points)(insn)
+                    {
+                        let chain = &self.chain;
+                        told.change(chain, "live", frame, insn, m.live_before, live);
+                        told.change(chain, "written", frame, insn, m.must_write_later, later);
+                    }
+                    m.live_before = live;
+                    m.must_write_later = later;
+                }
+            }
+        }
+        let chain = &self.chain;
+        told.log.write(format_args!(
+            "{chain} live stack update done in {rounds} iterations\n"
+        ));
+        self.dirty.clear();
+        self.queued.fill(false);
+        self.updated = false;
+        self.write_dropped = false;
+    }
+}
+
 /// The marks of a whole verification.
 #[derive(Default)]
 pub struct Liveness {
@@ -260,14 +361,18 @@ impl Liveness {
     }
 
     /// Brings the marks along the state's chain of calls up to date, callees first.
-    pub fn update(&mut self, flow: &Flow, state: &State) {
+    /// With `told`, changes are written to the log.
+    pub fn update(&mut self, flow: &Flow, state: &State, mut told: Option<Told<'_>>) {
         self.current = None;
         for frame in (0..=state.curframe()).rev() {
             let at = self.instance_of(flow, state, frame) as usize;
             if !self.instances[at].updated {
                 continue;
             }
-            self.instances[at].update(flow);
+            match &mut told {
+                Some(told) => self.instances[at].update_aloud(flow, told),
+                None => self.instances[at].update(flow),
+            }
             if frame > 0 {
                 self.tell_caller(flow, at, frame);
             }
@@ -344,5 +449,17 @@ impl Liveness {
             live |= at(f).marks(frame, insn).live_before;
         }
         live
+    }
+}
+
+impl crate::checker::Checker<'_> {
+    /// Brings the marks along the current state's chain of calls up to date.
+    pub fn update_live_slots(&mut self) {
+        let prune_points = |insn: u32| self.aux[insn as usize].prune_point;
+        let told = self.log.all_paths().then_some(Told {
+            log: &mut self.log,
+            prune_points: &prune_points,
+        });
+        self.live.update(&self.flow, &self.cur, told);
     }
 }

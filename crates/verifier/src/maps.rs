@@ -37,9 +37,8 @@ impl<'a> MapInfo<'a> {
         for (at, def) in defs.iter().enumerate() {
             if let Some(inner) = &def.inner {
                 let mut info = Self::one(inner, btf, kernel);
-                if info.name.is_empty() {
-                    info.name = all[at].name.clone();
-                }
+                // The kernel keeps no name of a template.
+                info.name.clear();
                 all[at].inner = Some(all.len());
                 all.push(info);
             }

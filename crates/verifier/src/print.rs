@@ -4,14 +4,19 @@ use std::borrow::Cow;
 
 use bpfkit_isa::{Syntax, disasm};
 
-use crate::checker::Checker;
+use crate::checker::{Checker, is_func_ref};
 use crate::fail::say;
 use crate::marks::Marks;
 use crate::reg::{ADD_CONST, Base, IterState, Reg, RegType};
 use crate::slots::DYNPTR_SLOTS;
-use crate::state::{Byte, Frame, State, StateId};
+use crate::state::{Byte, FP, Frame, State, StateId};
 use crate::store::Checkpoint;
 use crate::tnum::Tnum;
+
+/// Where states beside instructions begin at the earliest, and at multiples of what beyond;
+/// less what the newline took.
+const COLUMN: u64 = 40;
+const TAB: u64 = 8;
 
 /// What changed since it was printed last.
 #[derive(Default)]
@@ -185,7 +190,7 @@ impl Checker<'_> {
             add(&mut list, "off", snum(reg.off as i64));
         }
         if ty.is_packet() {
-            add(&mut list, "r", snum(reg.pkt_range() as i64));
+            add(&mut list, "r", reg.pkt_range());
         }
         if ty.base() == Base::Mem {
             add(&mut list, "sz", unum(reg.mem_size() as u64));
@@ -240,6 +245,8 @@ impl Checker<'_> {
                 if reg.ref_obj_id != 0 {
                     add(&mut list, "ref_id", reg.ref_obj_id);
                 }
+                // The kernel reads the flag of the first slot as an id.
+                add(&mut list, "dynptr_id", u32::from(reg.dynptr_first()));
                 let kind = reg.dynptr_kind().name();
                 format!(" fp{}=dynptr_{kind}({})", off(*at), list.join(","))
             }
@@ -313,8 +320,16 @@ impl Checker<'_> {
         if at == 0 || self.printer.line == at {
             return;
         }
-        self.printer.line = at;
         let line = &lines[at - 1];
+        let before = self
+            .printer
+            .line
+            .checked_sub(1)
+            .and_then(|at| lines.get(at));
+        if before.is_some_and(|b| b.line == line.line && b.file == line.file) {
+            return;
+        }
+        self.printer.line = at;
         let file = line.file.rsplit('/').next().unwrap_or("");
         let text = line.text.trim_start();
         say!(self, "{prefix}{text} @ {file}:{}\n", line.line);
@@ -323,7 +338,11 @@ impl Checker<'_> {
     /// Prints an instruction.
     pub fn print_insn(&mut self, insn: u32) {
         let names = Names { checker: self };
-        let line = disasm::line(&self.insns, insn as usize, Syntax::Kernel, &names);
+        let code = &self.insns[insn as usize];
+        let line = match is_func_ref(code) {
+            true => format!("({:02x}) r{} = {:#x}", code.code, code.dst, code.imm as u32),
+            false => disasm::line(&self.insns, insn as usize, Syntax::Kernel, &names).to_string(),
+        };
         let text = format!("{line}\n");
         self.log.push(&text);
     }
@@ -353,18 +372,53 @@ impl Checker<'_> {
         // The state goes on the instruction's own line.
         if self.log.len() == self.log.insn_end && self.log.insn_end > 0 {
             self.log.drop_newline();
-            let column = self.log.insn_width;
-            let fill = if column < 40 {
-                40 - column
-            } else {
-                8 - column % 8
-            };
+            let width = self.log.insn_width;
+            let fill = (width + TAB / 2).max(COLUMN).next_multiple_of(TAB) - width - 1;
+            let fill = fill as usize;
             say!(self, "{:fill$};", "");
         } else {
             say!(self, "{}:", self.insn);
         }
         let frame = self.cur.curframe();
         self.print_cur(frame, false);
+    }
+
+    /// Prints that the current state is covered by one kept.
+    pub fn print_safe(&mut self) {
+        if !self.log.verbose() {
+            return;
+        }
+        let (prev, at) = (self.prev, self.insn);
+        match std::mem::take(&mut self.print_state) {
+            true => say!(self, "\nfrom {prev} to {at}: safe\n"),
+            false => say!(self, "{at}: safe\n"),
+        }
+    }
+
+    /// Prints which registers each instruction finds in use, with the loop it belongs to.
+    pub fn print_live_registers(&mut self) {
+        if !self.log.all_paths() {
+            return;
+        }
+        say!(self, "Live regs before insn:\n");
+        let mut at = 0;
+        while at < self.insns.len() {
+            let aux = self.aux[at];
+            match aux.scc {
+                0 => say!(self, "    "),
+                scc => say!(self, "{scc:3} "),
+            }
+            say!(self, "{at:3}: ");
+            for n in 0..FP {
+                match aux.live & (1 << n) {
+                    0 => say!(self, "."),
+                    _ => say!(self, "{n}"),
+                }
+            }
+            say!(self, " ");
+            self.print_insn(at as u32);
+            at += if self.insns[at].is_ld_imm64() { 2 } else { 1 };
+        }
     }
 
     /// Prints the state before an instruction and the instruction.
@@ -378,15 +432,13 @@ impl Checker<'_> {
             let prev = self.prev;
             say!(self, "\nfrom {prev} to {at}:");
             self.print_cur(frame, true);
-            self.printer.regs = 0;
-            self.printer.slots = 0;
         }
         self.print_after_insn();
         self.print_line(at, "; ");
         let start = self.log.len();
         say!(self, "{at}: ");
         self.print_insn(at);
-        self.log.insn_width = self.log.len() - start - 1;
+        self.log.insn_width = self.log.len() - start;
         self.log.insn_end = self.log.len();
     }
 }

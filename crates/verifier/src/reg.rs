@@ -364,8 +364,11 @@ pub enum IterState {
     Drained,
 }
 
-/// Flag in a scalar's id: the register is the one with that id plus the constant in `off`.
-pub const ADD_CONST: u32 = 1 << 31;
+/// Flags in a scalar's id: the register is the one with that id plus the constant in `off`,
+/// added in 32 or 64 bits.
+pub const ADD_CONST: u32 = ADD_CONST32 | ADD_CONST64;
+pub const ADD_CONST32: u32 = 1 << 30;
+pub const ADD_CONST64: u32 = 1 << 31;
 /// Packet range of a pointer known to be at the end of the packet.
 pub const AT_PKT_END: i32 = -1;
 /// Packet range of a pointer known to be past the end of the packet.

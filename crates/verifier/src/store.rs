@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::checker::Checker;
-use crate::fail::{Errno, Res};
+use crate::fail::{Errno, Res, say};
 use crate::marks::Marks;
 use crate::state::{MAX_FRAMES, State, StateId};
 
@@ -200,7 +200,19 @@ impl Checker<'_> {
                 self.store.visits.len() - 1
             }
         };
-        self.store.visits[at].entry.get_or_insert(id);
+        if self.store.visits[at].entry.is_none() {
+            self.store.visits[at].entry = Some(id);
+            self.tell_loop("enter", &chain);
+        }
+    }
+
+    fn tell_loop(&mut self, what: &str, chain: &LoopChain) {
+        if self.log.all_paths() {
+            let sites = chain.sites.iter().take_while(|&&site| site != 0);
+            let sites: String = sites.map(|site| format!("{site},")).collect();
+            let scc = chain.scc;
+            say!(self, "SCC {what} ({sites}{scc})\n");
+        }
     }
 
     /// All paths from a state were walked: if it is the first of its loop, what later states
@@ -216,6 +228,7 @@ impl Checker<'_> {
             return Ok(());
         }
         self.store.visits[at].entry = None;
+        self.tell_loop("exit", &chain);
         let mut edges = std::mem::take(&mut self.store.visits[at].back_edges);
         self.store.back_edges -= edges.len() as u32;
         self.store.note_peak();
@@ -248,6 +261,7 @@ impl Checker<'_> {
             .loop_chain(&self.store.get(equal).state)
             .ok_or(Errno::Fault)?;
         let at = self.store.visit(&chain).ok_or(Errno::Fault)?;
+        self.tell_loop("backedge", &chain);
         self.store.visits[at].back_edges.push(state);
         self.store.back_edges += 1;
         self.store.note_peak();

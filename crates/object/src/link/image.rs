@@ -311,6 +311,7 @@ impl<'l, 'a> Image<'l, 'a> {
                 text,
                 line: record.line(),
                 column: record.column(),
+                offsets: [record.file_name_off, record.line_off],
             });
         }
         Ok(())

@@ -237,7 +237,7 @@ pub fn compare(
 }
 
 /// A message without its numbers, to count alike ones together.
-fn shape(message: &str) -> String {
+pub fn shape(message: &str) -> String {
     let mut out = String::new();
     for c in message.chars() {
         if c.is_ascii_digit() {
