@@ -219,7 +219,7 @@ impl Instance {
                 m.must_write_later = 0;
             }
         }
-        let own = self.start..self.start + self.seen.len() as u32;
+        let own = self.start..self.start + self.writes.len() as u32;
         let mut order = flow.postorder();
         order.retain(|insn| own.contains(insn));
         let mut rounds = 0;
