@@ -9,7 +9,7 @@
 pub mod kernel;
 mod session;
 
-pub use session::{Session, SessionError, SessionOptions};
+pub use session::{Checks, Session, SessionError, SessionOptions};
 
 pub use bpfkit_btf as btf;
 pub use bpfkit_isa as isa;

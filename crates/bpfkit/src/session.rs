@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bpfkit_maps::Map;
 use bpfkit_object::{Linker, Object, ObjectError, SlotValue, Target};
 use bpfkit_runtime::{
-    Engine, Executable, Interpreter, LoadError, LoadOptions, Local, MapOptions, MapSet, MapSetError,
+    Code, Engine, Executable, Interpreter, LoadError, LoadOptions, MapOptions, MapSet, MapSetError,
 };
-use bpfkit_verifier::{Environment, Verdict};
+use bpfkit_verifier::{Environment, Rejection, Verdict};
 
 /// Why an object's program cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,14 @@ pub enum SessionError {
     /// A map cannot be made.
     #[error(transparent)]
     Maps(#[from] MapSetError),
+    /// The verifier refuses a program; see [`Checks::Verified`].
+    #[error("program {program}: {rejection}")]
+    Rejected {
+        /// Name of the program.
+        program: String,
+        /// Why.
+        rejection: Rejection,
+    },
     /// A program cannot be loaded.
     #[error("program {program}: {error}")]
     Load {
@@ -35,6 +43,18 @@ pub enum SessionError {
     },
 }
 
+/// What keeps a session's programs from touching memory that is not theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Checks {
+    /// Each access as it runs: any program may be loaded, and one that goes astray stops with a
+    /// fault.
+    #[default]
+    AsItRuns,
+    /// The verifier, before: what it refuses is not loaded, what it accepts runs without checks
+    /// ([`Code::verify`] names the exception).
+    Verified,
+}
+
 /// What a session's programs are linked against and run by.
 pub struct SessionOptions<'t> {
     /// The kernel to link against.
@@ -43,15 +63,18 @@ pub struct SessionOptions<'t> {
     pub engine: Box<dyn Engine>,
     /// How maps are made.
     pub maps: MapOptions,
+    /// What keeps programs within bounds.
+    pub checks: Checks,
 }
 
 impl Default for SessionOptions<'_> {
-    /// No kernel, the interpreter, one worker.
+    /// No kernel, the interpreter, one worker, checks as a program runs.
     fn default() -> Self {
         SessionOptions {
             target: Target::default(),
             engine: Box::new(Interpreter::default()),
             maps: MapOptions::default(),
+            checks: Checks::default(),
         }
     }
 }
@@ -110,22 +133,46 @@ impl<'t> Session<'t> {
     /// that tail calls find them. A program is loaded once.
     ///
     /// # Errors
-    /// When it does not link or load.
+    /// When one of them does not link, does not load or, with [`Checks::Verified`], is refused.
     pub fn load(&self, program: &str) -> Result<Arc<dyn Executable>, SessionError> {
-        let mut linker = Linker::new(&self.object, &self.options.target);
-        let wanted = self.load_one(program, &mut linker)?;
         let slots = self.object.maps.iter().flat_map(|map| &map.slots);
-        let mut targets: HashMap<&str, Arc<dyn Local>> = HashMap::new();
-        for (_, value) in slots {
-            let SlotValue::Program(name) = value else {
-                continue;
-            };
-            if let Some(local) = self.load_one(name, &mut linker)?.local() {
-                targets.insert(name, local);
+        let targets: Vec<&str> = slots
+            .filter_map(|(_, value)| match value {
+                SlotValue::Program(name) => Some(name.as_str()),
+                _ => None,
+            })
+            .collect();
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut codes = HashMap::new();
+        let mut linker = Linker::new(&self.object, &self.options.target);
+        for name in std::iter::once(&program).chain(&targets) {
+            if !loaded.contains_key(*name) && !codes.contains_key(*name) {
+                codes.insert(*name, self.code(name, &mut linker)?);
             }
         }
-        self.maps.set_programs(|name| targets.get(name).cloned())?;
-        Ok(wanted)
+        // Tail calls do not cross between programs with and without checks.
+        let checked = codes.values().any(|c| matches!(c, Code::Unverified(_)));
+        for (name, code) in codes {
+            let code = match checked {
+                true => Code::Unverified(Arc::clone(code.program())),
+                false => code,
+            };
+            let executable = self
+                .options
+                .engine
+                .load(code, &self.maps, &LoadOptions::default())
+                .map_err(|error| SessionError::Load {
+                    program: name.to_owned(),
+                    error,
+                })?;
+            loaded.insert(name.to_owned(), executable);
+        }
+        self.maps
+            .set_programs(|name| loaded.get(name).cloned()?.local())?;
+        loaded
+            .get(program)
+            .cloned()
+            .ok_or_else(|| no_program(program))
     }
 
     /// Judges a program as Linux 6.18 would, for a privileged process.
@@ -146,31 +193,29 @@ impl<'t> Session<'t> {
     fn index_of(&self, program: &str) -> Result<usize, SessionError> {
         self.object
             .program_index(program)
-            .ok_or_else(|| SessionError::NoProgram {
-                name: program.to_owned(),
-            })
+            .ok_or_else(|| no_program(program))
     }
 
-    fn load_one(
-        &self,
-        name: &str,
-        linker: &mut Linker<'_>,
-    ) -> Result<Arc<dyn Executable>, SessionError> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(executable) = loaded.get(name) {
-            return Ok(Arc::clone(executable));
+    /// A program, linked and judged as the session's checks want it.
+    fn code(&self, name: &str, linker: &mut Linker<'_>) -> Result<Code, SessionError> {
+        let program = linker.link(self.index_of(name)?)?;
+        match self.options.checks {
+            Checks::AsItRuns => Ok(Code::Unverified(Arc::new(program))),
+            Checks::Verified => {
+                let environment = Environment::new(self.options.target.kernel_btf);
+                Code::verify(&program, &self.maps, &environment).map_err(|rejection| {
+                    SessionError::Rejected {
+                        program: name.to_owned(),
+                        rejection,
+                    }
+                })
+            }
         }
-        let index = self.index_of(name)?;
-        let program = Arc::new(linker.link(index)?);
-        let executable = self
-            .options
-            .engine
-            .load(program.into(), &self.maps, &LoadOptions::default())
-            .map_err(|error| SessionError::Load {
-                program: name.to_owned(),
-                error,
-            })?;
-        loaded.insert(name.to_owned(), Arc::clone(&executable));
-        Ok(executable)
+    }
+}
+
+fn no_program(name: &str) -> SessionError {
+    SessionError::NoProgram {
+        name: name.to_owned(),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bpfkit::kernel::KernelEngine;
-use bpfkit::{MapOptions, Session, SessionOptions};
+use bpfkit::{Checks, MapOptions, Session, SessionOptions};
 use bpfkit_btf::Btf;
 use bpfkit_jit::Arch;
 use bpfkit_object::Object;
@@ -71,6 +71,10 @@ pub struct Arguments {
     pub engine: EngineName,
     #[command(flatten)]
     pub rules: RuleArguments,
+    /// Have the verifier judge the program first: refused, it does not run; accepted, it runs
+    /// without checks
+    #[arg(long, conflicts_with_all = ["raw", "steps"])]
+    verify: bool,
     /// Print bpf_printk lines as they come
     #[arg(long)]
     trace: bool,
@@ -172,6 +176,10 @@ pub fn run(arguments: &Arguments) -> Result {
         target: kernel.target(),
         engine,
         maps,
+        checks: match arguments.verify {
+            true => Checks::Verified,
+            false => Checks::AsItRuns,
+        },
     };
     let session = Session::with(object, options).map_err(Failure::input)?;
     let views = View::all(session.maps(), btf.as_deref());
