@@ -106,7 +106,7 @@ mod tests {
         let (name, link) = (folder.join("a"), folder.join("link"));
         std::os::unix::fs::symlink(&name, &link).expect("a link");
 
-        let mut given_up = OutputFile::create(&name).ok().expect("creates");
+        let mut given_up = OutputFile::create(&name).expect("creates");
         given_up.write_all(b"half").expect("writes");
         drop(given_up);
         assert_eq!(
@@ -116,7 +116,7 @@ mod tests {
         );
 
         fs::write(&name, b"old").expect("writes");
-        let mut file = OutputFile::create(&link).ok().expect("creates");
+        let mut file = OutputFile::create(&link).expect("creates");
         file.write_all(b"new").expect("writes");
         assert_eq!(fs::read(&name).expect("reads"), b"old");
         assert!(file.finish().is_ok());
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_device_is_written_to_and_stays() {
         let full = Path::new("/dev/full");
-        let mut file = OutputFile::create(full).ok().expect("opens");
+        let mut file = OutputFile::create(full).expect("opens");
         let written = file.write_all(b"lost").map(|()| file.finish().is_ok());
         assert!(!written.unwrap_or(false), "the disk is full");
         assert!(!fs::metadata(full).expect("there").is_file());
