@@ -72,6 +72,27 @@ impl Slot {
         bytes: [Byte::Invalid; 8],
     };
 
+    /// [`Slot::kinds`] of a slot never written to.
+    pub const NOTHING: u64 = Slot::all(Byte::Invalid);
+    /// Of one that holds data only.
+    pub const DATA: u64 = Slot::all(Byte::Misc);
+    /// Of one that holds a whole register.
+    pub const SPILLED: u64 = Slot::all(Byte::Spill);
+
+    const fn all(kind: Byte) -> u64 {
+        u64::from_ne_bytes([kind as u8; 8])
+    }
+
+    /// What the bytes hold, in one word to compare.
+    pub fn kinds(&self) -> u64 {
+        u64::from_ne_bytes(self.bytes.map(|b| b as u8))
+    }
+
+    /// Whether it holds something that a name tells apart from others.
+    pub fn is_named(&self) -> bool {
+        self.is_special() && (self.reg.id != 0 || self.reg.ref_obj_id != 0)
+    }
+
     /// Whether a register is spilled here, of any width.
     pub fn is_spill(&self) -> bool {
         self.bytes[7] == Byte::Spill
@@ -164,6 +185,20 @@ impl Stack {
     /// All slots reached.
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
         (0..self.len()).map(|at| &self[at])
+    }
+
+    /// The slots that something was ever written to, in groups.
+    pub fn groups(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let groups = self.groups.iter().enumerate();
+        groups.filter_map(|(at, g)| g.as_ref().map(|_| at * GROUP..(at + 1) * GROUP))
+    }
+
+    /// Whether both have the very same slots in the group of a slot.
+    pub fn shares(&self, other: &Stack, at: usize) -> bool {
+        match (&self.groups[at / GROUP], &other.groups[at / GROUP]) {
+            (Some(a), Some(b)) => Rc::ptr_eq(a, b) && self.len <= other.len,
+            _ => false,
+        }
     }
 
     /// The slots reached that something was ever written to, with their numbers.

@@ -66,6 +66,15 @@ impl Backtrack {
         })
     }
 
+    /// The instruction from `at` down to `low` that may change what is looked for, by its
+    /// [`origins`]; if there is none, `low`.
+    fn next_concerned(&self, origins: &[u16], low: i32, at: i32) -> i32 {
+        let wanted = self.regs[self.frame] | ANY_ORIGIN;
+        let between = origins.get(low as usize + 1..=at as usize).unwrap_or(&[]);
+        let found = between.iter().rposition(|o| o & wanted != 0);
+        found.map_or(low, |found| low + 1 + found as i32)
+    }
+
     fn has_reg(&self, reg: u8) -> bool {
         self.regs[self.frame] & (1 << reg) != 0
     }
@@ -470,7 +479,18 @@ impl Checker<'_> {
         let mut at = last;
         let logged = self.log.all_paths();
         loop {
-            let top = history[..count].last().filter(|s| s.insn as i32 == at);
+            let mut top = history[..count].last().filter(|s| s.insn as i32 == at);
+            if top.is_none() && !skip && !logged {
+                // Over what changes nothing, down to a step or the first instruction.
+                let step = history[..count].last().map_or(0, |s| s.insn as i32);
+                let low = [step, first as i32].into_iter().filter(|l| *l <= at).max();
+                let next = self.bt.next_concerned(&self.origins, low.unwrap_or(0), at);
+                if next != at {
+                    *after = next + 1;
+                    at = next;
+                    top = history[..count].last().filter(|s| s.insn as i32 == at);
+                }
+            }
             if !skip && (logged || self.bt.concerned(self.origins[at as usize], top)) {
                 if !self.undo(at as u32, *after, top)? {
                     return Ok(Walk::Lost);

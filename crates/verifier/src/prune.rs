@@ -60,6 +60,9 @@ impl IdMap {
 
     /// The same for numbers: one without id is a value of its own.
     fn same_scalar(&mut self, old: u32, cur: u32) -> bool {
+        if old == 0 && cur == 0 {
+            return true;
+        }
         let mut or_new = |id: u32| {
             if id != 0 {
                 return id;
@@ -83,6 +86,16 @@ enum Exact {
     Within,
 }
 
+/// A register or slot of a frame.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Place {
+    frame: u8,
+    /// A register up to R10, or [`FIRST_SLOT`] and on.
+    at: u8,
+}
+
+const FIRST_SLOT: u8 = 16;
+
 /// Compares states.
 struct Comparison<'a> {
     aux: &'a [Aux],
@@ -91,6 +104,8 @@ struct Comparison<'a> {
     /// written to is allowed on the stack.
     privileged: bool,
     exact: Exact,
+    /// Where they were found to differ.
+    place: Place,
 }
 
 impl Comparison<'_> {
@@ -152,28 +167,46 @@ impl Comparison<'_> {
     }
 
     fn stack(&mut self, old: &Stack, cur: &Stack, marks: &Marks) -> bool {
-        if self.exact == Exact::No {
-            return old
-                .written()
-                .filter(|(at, _)| marks.live_slots & (1 << at) != 0)
-                .all(|(at, o)| self.slot(o, cur.get(at), marks.precise_slot(at)));
+        let exact = self.exact;
+        let mut same = |at: usize| {
+            let same = self.slot_at(old, cur, marks, at);
+            if !same {
+                self.place.at = FIRST_SLOT + at as u8;
+            }
+            same
+        };
+        if exact != Exact::No {
+            return (0..old.len()).all(same);
         }
-        (0..old.len()).all(|at| {
-            let live = marks.live_slots & (1 << at) != 0;
-            let o = if live { &old[at] } else { &Slot::EMPTY };
-            self.slot(o, cur.get(at), marks.precise_slot(at))
+        old.groups().all(|group| {
+            let shared = old.shares(cur, group.start);
+            group
+                .filter(|at| !shared || old[*at].is_named())
+                .all(&mut same)
         })
     }
 
+    fn slot_at(&mut self, old: &Stack, cur: &Stack, marks: &Marks, at: usize) -> bool {
+        let live = marks.live_slots & (1 << at) != 0;
+        let o = if live { &old[at] } else { &Slot::EMPTY };
+        self.slot(o, cur.get(at), marks.precise_slot(at))
+    }
+
     fn slot(&mut self, o: &Slot, c: Option<&Slot>, precise: bool) -> bool {
-        if self.exact != Exact::No && c.is_none_or(|c| c.bytes != o.bytes) {
+        let (kinds, equal) = (o.kinds(), c.is_some_and(|c| c.kinds() == o.kinds()));
+        if self.exact != Exact::No && !equal {
             return false;
         }
-        if o.bytes == [Byte::Invalid; 8] || (self.privileged && o.bytes == [Byte::Misc; 8]) {
+        if kinds == Slot::NOTHING || (self.privileged && kinds == Slot::DATA) {
             return true;
         }
-        if let Some(c) = c.filter(|c| o.bytes == [Byte::Spill; 8] && c.bytes == o.bytes) {
-            return self.reg(&o.reg, &c.reg, precise);
+        if let Some(c) = c.filter(|_| equal) {
+            if kinds == Slot::SPILLED {
+                return self.reg(&o.reg, &c.reg, precise);
+            }
+            if !o.is_special() {
+                return true;
+            }
         }
         let mut i = 0;
         while i < 8 {
@@ -242,15 +275,20 @@ impl Comparison<'_> {
     }
 
     fn frame(&mut self, old: &Frame, cur: &Frame, live: u16, marks: &Marks) -> bool {
-        old.callback_depth <= cur.callback_depth
-            && bits(live.into())
-                .take_while(|n| *n <= FP)
-                .all(|n| self.reg(&old.regs[n], &cur.regs[n], marks.precise_reg(n)))
-            && self.stack(&old.stack, &cur.stack, marks)
+        if old.callback_depth > cur.callback_depth {
+            return false;
+        }
+        for n in bits(live.into()).take_while(|n| *n <= FP) {
+            if !self.reg(&old.regs[n], &cur.regs[n], marks.precise_reg(n)) {
+                self.place.at = n as u8;
+                return false;
+            }
+        }
+        self.stack(&old.stack, &cur.stack, marks)
     }
 
     fn states(&mut self, old: &Checkpoint, cur: &State, last_id: u32) -> bool {
-        let (old, marks) = (&old.state, &old.marks);
+        let (hint, marks, old) = (old.differs_at, &old.marks, &old.state);
         if old.curframe() != cur.curframe() {
             return false;
         }
@@ -258,14 +296,40 @@ impl Comparison<'_> {
         if (old.speculative && !cur.speculative) || old.in_sleepable != cur.in_sleepable {
             return false;
         }
+        if self.differ_at(old, cur, marks, hint) {
+            self.place = hint;
+            return false;
+        }
+        self.ids.reset(last_id);
         if !self.refs(old, cur) {
             return false;
         }
         (0..=old.curframe()).all(|f| {
-            let live = self.aux[old.frame_insn(f) as usize].live;
+            self.place.frame = f as u8;
+            let live = self.live_regs(old, f);
             old.frame(f).callsite == cur.frame(f).callsite
                 && self.frame(old.frame(f), cur.frame(f), live, &marks[f])
         })
+    }
+
+    fn live_regs(&self, state: &State, frame: usize) -> u16 {
+        self.aux[state.frame_insn(frame) as usize].live
+    }
+
+    /// Whether one place alone, whatever names are matched elsewhere, tells the states apart.
+    fn differ_at(&mut self, old: &State, cur: &State, marks: &[Marks], place: Place) -> bool {
+        let (f, n) = (place.frame as usize, place.at as usize);
+        if f > old.curframe() {
+            return false;
+        }
+        let (marks, live) = (&marks[f], self.live_regs(old, f));
+        let (old, cur) = (old.frame(f), cur.frame(f));
+        if place.at < FIRST_SLOT {
+            return live & (1 << n) != 0
+                && !self.reg(&old.regs[n], &cur.regs[n], marks.precise_reg(n));
+        }
+        let slot = n - FIRST_SLOT as usize;
+        slot < old.stack.len() && !self.slot_at(&old.stack, &cur.stack, marks, slot)
     }
 }
 
@@ -299,8 +363,14 @@ impl Checker<'_> {
             ids: &mut self.idmap,
             privileged: self.env.privileged,
             exact,
+            place: Place::default(),
         };
-        comparison.states(self.store.get(old), &self.cur, self.id_gen)
+        let same = comparison.states(self.store.get(old), &self.cur, self.id_gen);
+        let place = comparison.place;
+        if !same {
+            self.store.get_mut(old).differs_at = place;
+        }
+        same
     }
 
     /// Clears registers and slots that nothing will read from states whose paths were all
@@ -535,6 +605,7 @@ impl Checker<'_> {
             ids: &mut self.idmap,
             privileged,
             exact: Exact::Yes,
+            place: Place::default(),
         };
         let mut differs = |o: &Reg, c: &Reg, precise: bool| {
             o.ty == RegType::SCALAR

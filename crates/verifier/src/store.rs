@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::checker::Checker;
 use crate::fail::{Errno, Res, say};
 use crate::marks::Marks;
+use crate::prune::Place;
 use crate::state::{MAX_FRAMES, State, StateId};
 
 /// A state kept.
@@ -15,7 +16,9 @@ pub(crate) struct Checkpoint {
     /// How often another was found equal, or not.
     pub hits: u32,
     pub misses: u32,
-    /// Register that differed when it was last compared, to look at first.
+    /// Where another was found to differ last, to look at first.
+    pub differs_at: Place,
+    /// The same, where any change at all counts: a register.
     pub differed: u8,
     /// Where it is kept in [`Store::buckets`].
     bucket: u32,
@@ -97,6 +100,7 @@ impl Store {
             state,
             hits: 0,
             misses: 0,
+            differs_at: Place::default(),
             differed: 0,
             bucket: bucket as u32,
             retired: false,
