@@ -51,6 +51,7 @@ pub(crate) struct Backtrack {
 }
 
 impl Backtrack {
+    #[inline]
     fn is_empty(&self) -> bool {
         (0..=self.frame).all(|f| self.regs[f] == 0 && self.slots[f] == 0)
     }
@@ -108,11 +109,14 @@ impl Backtrack {
     }
 
     /// If one of the linked registers is looked for, all of them are.
+    #[inline]
     fn spread(&mut self, step: Option<&Step>) {
-        let Some(step) = step.filter(|s| s.linked != 0) else {
-            return;
-        };
-        let linked = Linked::unpack(step.linked);
+        if let Some(step) = step.filter(|s| s.linked != 0) {
+            self.spread_to(&Linked::unpack(step.linked));
+        }
+    }
+
+    fn spread_to(&mut self, linked: &Linked) {
         let wanted = |l: &Link| {
             if l.is_reg {
                 self.regs[l.frame as usize] & (1 << l.at) != 0

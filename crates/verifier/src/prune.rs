@@ -104,7 +104,7 @@ struct Comparison<'a> {
     /// written to is allowed on the stack.
     privileged: bool,
     exact: Exact,
-    /// Where they were found to differ.
+    /// Where to look first; then where they were found to differ.
     place: Place,
 }
 
@@ -288,7 +288,7 @@ impl Comparison<'_> {
     }
 
     fn states(&mut self, old: &Checkpoint, cur: &State, last_id: u32) -> bool {
-        let (hint, marks, old) = (old.differs_at, &old.marks, &old.state);
+        let (marks, old) = (&old.marks, &old.state);
         if old.curframe() != cur.curframe() {
             return false;
         }
@@ -296,8 +296,7 @@ impl Comparison<'_> {
         if (old.speculative && !cur.speculative) || old.in_sleepable != cur.in_sleepable {
             return false;
         }
-        if self.differ_at(old, cur, marks, hint) {
-            self.place = hint;
+        if self.differ_at(old, cur, marks, self.place) {
             return false;
         }
         self.ids.reset(last_id);
@@ -358,18 +357,17 @@ fn iterators_advanced(old: &State, cur: &State) -> bool {
 
 impl Checker<'_> {
     fn equal(&mut self, old: StateId, exact: Exact) -> bool {
+        let old = self.store.get(old);
+        let bucket = old.bucket as usize;
         let mut comparison = Comparison {
             aux: &self.aux,
             ids: &mut self.idmap,
             privileged: self.env.privileged,
             exact,
-            place: Place::default(),
+            place: self.store.differs_at[bucket],
         };
-        let same = comparison.states(self.store.get(old), &self.cur, self.id_gen);
-        let place = comparison.place;
-        if !same {
-            self.store.get_mut(old).differs_at = place;
-        }
+        let same = comparison.states(old, &self.cur, self.id_gen);
+        self.store.differs_at[bucket] = comparison.place;
         same
     }
 

@@ -16,12 +16,10 @@ pub(crate) struct Checkpoint {
     /// How often another was found equal, or not.
     pub hits: u32,
     pub misses: u32,
-    /// Where another was found to differ last, to look at first.
-    pub differs_at: Place,
-    /// The same, where any change at all counts: a register.
+    /// Register that differed when it was last compared, to look at first.
     pub differed: u8,
     /// Where it is kept in [`Store::buckets`].
-    bucket: u32,
+    pub bucket: u32,
     /// Not compared with any more, though states descend from it.
     pub retired: bool,
 }
@@ -49,6 +47,8 @@ pub(crate) struct Store {
     unused: Vec<u32>,
     /// By instruction and call site, oldest first.
     pub buckets: Vec<Vec<StateId>>,
+    /// Of each bucket, where a state was found to differ last, to look at first.
+    pub differs_at: Vec<Place>,
     /// Of each bucket, the states whose paths were all walked and that were not cleaned.
     pub unclean: Vec<u32>,
     visits: Vec<Visit>,
@@ -65,6 +65,7 @@ impl Store {
     pub fn new(insns: usize) -> Store {
         Store {
             buckets: vec![Vec::new(); insns],
+            differs_at: vec![Place::default(); insns],
             kept: vec![0; insns],
             unclean: vec![0; insns],
             ..Store::default()
@@ -100,7 +101,6 @@ impl Store {
             state,
             hits: 0,
             misses: 0,
-            differs_at: Place::default(),
             differed: 0,
             bucket: bucket as u32,
             retired: false,
