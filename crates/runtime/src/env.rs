@@ -19,6 +19,7 @@ use crate::helpers;
 use crate::host::Host;
 use crate::mapset::MapSet;
 use crate::memory::{Found, Memory};
+use crate::observe::Observer;
 use crate::vm::Window;
 
 /// Arguments of a helper: R1–R5.
@@ -86,6 +87,8 @@ pub struct Env<'r> {
     pub(crate) trapped_at: Option<(&'r dyn Local, usize)>,
     pub(crate) kept_programs: &'r mut Vec<Arc<dyn Local>>,
     pub(crate) kept_maps: &'r mut Vec<Arc<Map>>,
+    /// Watches the run, where the engine goes step by step.
+    pub(crate) observer: Option<&'r mut (dyn Observer + Send)>,
     cpu: u32,
     host: &'r dyn Host,
     /// What the program may touch in checked mode.
@@ -114,6 +117,7 @@ pub(crate) struct Parts<'r> {
     pub(crate) memory: &'r mut Memory,
     pub(crate) context: &'r mut dyn Context,
     pub(crate) state: &'r mut helpers::State,
+    pub(crate) observer: Option<&'r mut (dyn Observer + Send)>,
 }
 
 impl<'r> Env<'r> {
@@ -139,6 +143,7 @@ impl<'r> Env<'r> {
             memory: p.memory,
             context: p.context,
             state: p.state,
+            observer: p.observer,
             redirect: None,
         }
     }

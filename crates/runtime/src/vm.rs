@@ -13,6 +13,7 @@ use crate::fault::{Fault, FaultKind, Trap, TrapKind};
 use crate::helpers;
 use crate::host::{FixedHost, Host};
 use crate::memory::Memory;
+use crate::observe::Observer;
 
 /// Bytes of a stack frame (`MAX_BPF_STACK`).
 pub const FRAME_BYTES: usize = 512;
@@ -133,6 +134,8 @@ pub struct Vm {
     pub step_limit: u64,
     /// Clocks, randomness, the current task, and the trace sink.
     pub host: Arc<dyn Host>,
+    /// Watches runs of an interpreter that goes step by step.
+    pub observer: Option<Box<dyn Observer + Send>>,
 }
 
 // SAFETY: the stack block belongs to the Vm alone; between runs its windows hold no
@@ -152,6 +155,7 @@ impl Vm {
             cpu,
             step_limit: STEP_LIMIT,
             host,
+            observer: None,
         }
     }
 
@@ -212,6 +216,10 @@ impl Vm {
             memory: &mut self.memory,
             context,
             state: &mut self.state,
+            observer: match &mut self.observer {
+                Some(observer) => Some(&mut **observer),
+                None => None,
+            },
         });
         let result = body(&mut env, args);
         let result = exception::catch(&mut env, result);

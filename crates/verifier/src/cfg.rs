@@ -462,9 +462,9 @@ impl Checker<'_> {
         for (aux, live) in self.aux.iter_mut().zip(live_in) {
             aux.live = live;
         }
-        if self.env.facts {
+        if self.env.facts || self.env.rewrite {
             let reads = effects.iter().map(|(uses, _)| *uses).collect();
-            self.gatherer = Some(Box::new(Gatherer::new(reads)));
+            self.gatherer = Some(Box::new(Gatherer::new(reads, !self.tracks_precision())));
         }
     }
 

@@ -40,7 +40,10 @@ pub fn verify(program: &Program, maps: &[MapDef], env: &Environment<'_>) -> Verd
     checker.print_stats(&stats);
     let insn = checker.insn;
     let result = match result {
-        Ok(()) => Ok(Verified::new(program.clone(), checker.learned())),
+        Ok(()) => {
+            let rewritten = checker.rewritten();
+            Ok(Verified::new(program.clone(), checker.learned(), rewritten))
+        }
         Err(errno) => Err(Rejection {
             message: checker.message.clone(),
             insn,

@@ -206,6 +206,11 @@ impl<'a> Checker<'a> {
         self.env.privileged
     }
 
+    /// Whether it is tracked which numbers matter; else all do.
+    pub const fn tracks_precision(&self) -> bool {
+        self.env.privileged && !self.env.exact_numbers
+    }
+
     pub fn insn(&self) -> Insn {
         self.insns[self.insn as usize]
     }

@@ -7,6 +7,7 @@ use bpfkit_spec::KernelVersion;
 use crate::explain::Crowd;
 use crate::facts::Facts;
 use crate::fail::Errno;
+use crate::rewrite::{Rewritten, TooFar};
 
 /// What veristat and libbpf give the kernel's log.
 pub const DEFAULT_LOG_SIZE: usize = 16 << 20;
@@ -34,8 +35,16 @@ pub struct Environment<'a> {
     pub test_state_freq: bool,
     /// `BPF_F_TEST_REG_INVARIANTS`: refuse the program where bounds contradict each other.
     pub test_reg_invariants: bool,
+    /// Let every number count as one that matters for safety, as for a process without
+    /// privileges: states are pruned less, and [`Facts`] know the numbers that the verifier saw.
+    pub exact_numbers: bool,
+    /// Stop tracing a number back where an earlier trace over the same steps passed that looked
+    /// for the same. Only the time differs (docs/precision.md).
+    pub precision_early_stop: bool,
     /// Gather values, branches, calls and live slots too ([`Facts`]).
     pub facts: bool,
+    /// Rewrite accepted programs as Linux does before it compiles them ([`Rewritten`]).
+    pub rewrite: bool,
     /// For extensions: the program that they extend, and the subprogram that they replace.
     pub target: Option<ExtensionTarget<'a>>,
 }
@@ -62,7 +71,10 @@ impl<'a> Environment<'a> {
             strict_alignment: false,
             test_state_freq: false,
             test_reg_invariants: false,
+            exact_numbers: false,
+            precision_early_stop: true,
             facts: false,
+            rewrite: false,
             target: None,
         }
     }
@@ -84,11 +96,29 @@ pub struct Verdict {
 pub struct Verified {
     program: Program,
     facts: Facts,
+    rewritten: Option<Result<Box<Rewritten>, TooFar>>,
 }
 
 impl Verified {
-    pub(crate) const fn new(program: Program, facts: Facts) -> Verified {
-        Verified { program, facts }
+    pub(crate) const fn new(
+        program: Program,
+        facts: Facts,
+        rewritten: Option<Result<Box<Rewritten>, TooFar>>,
+    ) -> Verified {
+        Verified {
+            program,
+            facts,
+            rewritten,
+        }
+    }
+
+    /// What Linux makes of it, if [`Environment::rewrite`] asked for that; the error is a jump
+    /// that became too long.
+    pub fn rewritten(&self) -> Option<Result<&Rewritten, TooFar>> {
+        match self.rewritten.as_ref()? {
+            Ok(rewritten) => Some(Ok(rewritten)),
+            Err(error) => Some(Err(*error)),
+        }
     }
 
     /// The program.

@@ -251,7 +251,7 @@ struct Origin<'s> {
 impl Checker<'_> {
     /// The exact number in a register matters.
     pub fn mark_precise(&mut self, reg: u8) -> Res {
-        if !self.privileged() {
+        if !self.tracks_precision() {
             return Ok(());
         }
         if self.reg(reg).ty != RegType::SCALAR {
@@ -265,7 +265,7 @@ impl Checker<'_> {
 
     /// The exact number in a register matters, and those in slots of the stack.
     pub fn mark_slot_precise(&mut self, frame: usize, slot: usize) -> Res {
-        if !self.privileged() {
+        if !self.tracks_precision() {
             return Ok(());
         }
         self.bt.set_frame_slot(frame, slot);
@@ -309,7 +309,7 @@ impl Checker<'_> {
     }
 
     fn gather_precise(&mut self, from: StateId) {
-        if !self.privileged() {
+        if !self.tracks_precision() {
             return;
         }
         let checkpoint = self.store.get(from);
@@ -343,7 +343,7 @@ impl Checker<'_> {
 
     fn trace(&mut self, origin: &Origin<'_>) -> Res<bool> {
         let mut changed = false;
-        if !self.privileged() || self.bt.is_empty() {
+        if !self.tracks_precision() || self.bt.is_empty() {
             return Ok(false);
         }
         let mut first = origin.first;
@@ -362,7 +362,10 @@ impl Checker<'_> {
             if last < 0 {
                 return self.trace_entry(at);
             }
-            let remembered = origin.is_current && at.is_none() && !self.log.all_paths();
+            let remembered = self.env.precision_early_stop
+                && origin.is_current
+                && at.is_none()
+                && !self.log.all_paths();
             let walk = match at {
                 None => self.walk_back(
                     origin.history,

@@ -100,9 +100,10 @@ const FIRST_SLOT: u8 = 16;
 struct Comparison<'a> {
     aux: &'a [Aux],
     ids: &'a mut IdMap,
-    /// Whether which numbers matter is tracked (else all do), and reading what nothing was
-    /// written to is allowed on the stack.
+    /// Whether reading what nothing was written to is allowed on the stack.
     privileged: bool,
+    /// Whether it is tracked which numbers matter; else all do.
+    tracked: bool,
     exact: Exact,
     /// Where to look first; then where they were found to differ.
     place: Place,
@@ -128,7 +129,7 @@ impl Comparison<'_> {
         }
         match old.ty.base() {
             Base::Scalar => {
-                if !precise && self.privileged && self.exact == Exact::No {
+                if !precise && self.tracked && self.exact == Exact::No {
                     return true;
                 }
                 if old.id & ADD_CONST != cur.id & ADD_CONST {
@@ -363,6 +364,7 @@ impl Checker<'_> {
             aux: &self.aux,
             ids: &mut self.idmap,
             privileged: self.env.privileged,
+            tracked: self.env.privileged && !self.env.exact_numbers,
             exact,
             place: self.store.differs_at[bucket],
         };
@@ -592,7 +594,7 @@ impl Checker<'_> {
 
     /// The same for the current state.
     pub fn widen_current(&mut self, old: StateId) {
-        let privileged = self.env.privileged;
+        let (privileged, tracked) = (self.env.privileged, self.tracks_precision());
         let cur = &mut self.cur;
         let Checkpoint {
             state: old, marks, ..
@@ -602,13 +604,14 @@ impl Checker<'_> {
             aux: &self.aux,
             ids: &mut self.idmap,
             privileged,
+            tracked,
             exact: Exact::Yes,
             place: Place::default(),
         };
         let mut differs = |o: &Reg, c: &Reg, precise: bool| {
             o.ty == RegType::SCALAR
                 && c.ty == RegType::SCALAR
-                && privileged
+                && tracked
                 && !precise
                 && !comparison.exactly(o, c)
         };

@@ -406,6 +406,21 @@ impl Range {
         self.bits = Tnum::UNKNOWN.low32();
     }
 
+    /// Numbers in either.
+    pub fn join(&self, other: &Range) -> Range {
+        Range {
+            bits: self.bits.join(other.bits),
+            umin: self.umin.min(other.umin),
+            umax: self.umax.max(other.umax),
+            smin: self.smin.min(other.smin),
+            smax: self.smax.max(other.smax),
+            umin32: self.umin32.min(other.umin32),
+            umax32: self.umax32.max(other.umax32),
+            smin32: self.smin32.min(other.smin32),
+            smax32: self.smax32.max(other.smax32),
+        }
+    }
+
     /// Whether every bound of `inner` lies within.
     pub fn bounds_contain(&self, inner: &Range) -> bool {
         self.umin <= inner.umin
@@ -423,8 +438,7 @@ impl Range {
         self.bounds_contain(inner) && self.bits.contains(inner.bits)
     }
 
-    /// Whether the number `value` may be taken (what the tests ask).
-    #[cfg(test)]
+    /// Whether it holds that number.
     pub fn admits(&self, value: u64) -> bool {
         self.bits.contains(Tnum::known(value))
             && (self.umin..=self.umax).contains(&value)

@@ -646,7 +646,7 @@ pub(crate) fn tag_flags(pointee: &Type<'_>) -> TypeFlags {
 }
 
 /// Offset and size of a member by its path, through unnamed and embedded structures.
-fn member_span(btf: &Btf, object: Type<'_>, path: &str) -> Option<(u32, u32)> {
+pub(crate) fn member_span(btf: &Btf, object: Type<'_>, path: &str) -> Option<(u32, u32)> {
     let (head, rest) = match path.split_once('.') {
         Some((head, rest)) => (head, Some(rest)),
         None => (path, None),

@@ -50,6 +50,10 @@ pub struct Options {
     pub guess_extensions: bool,
     /// Explain rejections.
     pub explain: bool,
+    /// Trace every number back all the way.
+    pub full_traces: bool,
+    /// Rewrite accepted programs as Linux does.
+    pub rewrite: bool,
     /// Gather facts about accepted programs.
     pub facts: bool,
     /// Threads; the machine's without it.
@@ -180,6 +184,8 @@ fn judge(
     environment.test_state_freq = options.test_states;
     environment.test_reg_invariants = options.test_reg_invariants;
     environment.facts = options.facts;
+    environment.rewrite = options.rewrite;
+    environment.precision_early_stop = !options.full_traces;
     if let Some(version) = options.kernel {
         environment.kernel_version = version;
     }

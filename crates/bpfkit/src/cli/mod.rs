@@ -28,6 +28,7 @@ mod symbols;
 mod values;
 mod verify;
 mod veristat;
+mod xlated;
 
 use std::process::ExitCode;
 

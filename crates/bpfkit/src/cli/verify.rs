@@ -12,7 +12,7 @@ use crate::cli::facts::Document;
 use crate::cli::failure::{Exit, Failure, Result};
 use crate::cli::judge::{self, Opened};
 use crate::cli::objects::{self, LinkArguments};
-use crate::cli::{explanation, output, progress};
+use crate::cli::{explanation, output, progress, xlated};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -38,6 +38,12 @@ pub struct Arguments {
     /// in place of the verdicts
     #[arg(long, value_enum, value_name = "FORMAT")]
     facts: Option<FactsFormat>,
+    /// Print accepted programs as Linux rewrites them, in place of the verdicts
+    #[arg(long, conflicts_with = "facts")]
+    xlated: bool,
+    /// Trace numbers back all the way, also where an earlier trace passed (docs/precision.md)
+    #[arg(long)]
+    no_precision_early_stop: bool,
     /// Do not explain rejections
     #[arg(long)]
     no_explain: bool,
@@ -81,6 +87,8 @@ struct Row {
     explanation: String,
     #[serde(skip)]
     facts: Option<Document>,
+    #[serde(skip)]
+    xlated: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -118,6 +126,7 @@ impl Row {
             log: String::new(),
             explanation: String::new(),
             facts: None,
+            xlated: None,
         }
     }
 
@@ -146,6 +155,7 @@ impl Row {
             log: if log { verdict.log } else { String::new() },
             explanation: String::new(),
             facts: None,
+            xlated: None,
         }
     }
 }
@@ -181,8 +191,11 @@ pub fn run(arguments: &Arguments) -> Result {
         kernel: arguments.kernel,
         explain: !arguments.no_explain
             && arguments.format == Format::Table
-            && arguments.facts.is_none(),
+            && arguments.facts.is_none()
+            && !arguments.xlated,
+        full_traces: arguments.no_precision_early_stop,
         facts: arguments.facts.is_some(),
+        rewrite: arguments.xlated,
         jobs: arguments.jobs,
         ..judge::Options::default()
     };
@@ -205,6 +218,18 @@ pub fn run(arguments: &Arguments) -> Result {
                 }
                 _ => None,
             };
+            let xlated = match (&judged.program, &judged.verdict) {
+                (Some(program), Ok(verdict)) => {
+                    let verified = verdict.result.as_ref().ok();
+                    verified
+                        .and_then(Verified::rewritten)
+                        .map(|rewritten| match rewritten {
+                            Ok(rewritten) => xlated::render(program, rewritten),
+                            Err(error) => format!("{error}\n"),
+                        })
+                }
+                _ => None,
+            };
             let mut row = match judged.verdict {
                 Ok(verdict) => Row::of(
                     &opened.name,
@@ -217,6 +242,7 @@ pub fn run(arguments: &Arguments) -> Result {
             };
             row.explanation = explanation.unwrap_or_default();
             row.facts = facts;
+            row.xlated = xlated;
             row
         },
     ));
@@ -245,6 +271,15 @@ fn report(arguments: &Arguments, rows: &[Row]) -> Result {
     for row in rows.iter().filter(|row| !row.log.is_empty()) {
         let prog = row.prog.as_deref().unwrap_or_default();
         output::text(&format!("{}/{prog}:\n{}\n", row.file, row.log.trim_end()))?;
+    }
+    if arguments.xlated {
+        return rows.iter().try_for_each(|row| match &row.xlated {
+            Some(text) => {
+                let prog = row.prog.as_deref().unwrap_or_default();
+                output::text(&format!("{}/{prog}:\n{text}", row.file))
+            }
+            None => Ok(()),
+        });
     }
     if arguments.facts.is_some() {
         return rows

@@ -8,6 +8,7 @@ use crate::engine::{Local, ProgramSlot};
 use crate::env::{Args, Env};
 use crate::fault::{FaultKind, Trap};
 use crate::memory::Spans;
+use crate::observe::Step;
 use crate::vm::{FRAME_BYTES, MAX_FRAMES, MAX_TAIL_CALLS, MAY_GOTO_BUDGET, Window};
 
 /// Tells the run where it is, before code that looks at it.
@@ -339,7 +340,14 @@ impl Loaded {
                 ((*pc).run.threaded)(pc, window.cast(), env.fuel, erased, spans);
             } else {
                 let mut cpu = Cpu::new(pc, window.cast(), env.fuel, erased, spans);
-                while ((*cpu.pc).run.step)(&mut cpu) {}
+                if (*erased).observer.is_some() {
+                    Self::observe(&cpu);
+                    while ((*cpu.pc).run.step)(&mut cpu) {
+                        Self::observe(&cpu);
+                    }
+                } else {
+                    while ((*cpu.pc).run.step)(&mut cpu) {}
+                }
             }
         }
         env.fuel = settle(env, env.fuel, env.pc, outer);
@@ -351,6 +359,34 @@ impl Loaded {
             }
             // SAFETY: the window is still the run's.
             None => Ok(unsafe { (*window).r[0] }),
+        }
+    }
+
+    /// Shows the run's observer where it stands.
+    ///
+    /// # Safety
+    /// `cpu` describes a run under way, between two instructions.
+    unsafe fn observe(cpu: &Cpu) {
+        // SAFETY: by this function's contract nothing else borrows the run, its window, or the
+        // stack frame below the window's R10, whose bytes were written when it was allocated.
+        unsafe {
+            let env = &mut *cpu.env;
+            let window = cpu.window();
+            let registers = &(*window).r;
+            let top = registers[10] as usize;
+            let frame = std::ptr::with_exposed_provenance::<[u8; FRAME_BYTES]>(top - FRAME_BYTES);
+            // A tail call goes on with another program's code.
+            let program = env.program;
+            let step = Step {
+                program: program.program(),
+                insn: program.slot_of(cpu.pc.addr()),
+                depth: window.offset_from(env.window_start) as usize,
+                registers,
+                frame: &*frame,
+            };
+            if let Some(observer) = &mut env.observer {
+                observer.before(&step);
+            }
         }
     }
 

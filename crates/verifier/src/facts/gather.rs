@@ -8,6 +8,7 @@ use super::pointer::Pointer;
 use super::{Branch, CallFact};
 use crate::args::CallInfo;
 use crate::checker::Checker;
+use crate::range::Range;
 use crate::reg::{Base, Reg};
 use crate::state::Frame;
 
@@ -21,8 +22,8 @@ const JUMPED: u8 = 2;
 pub(crate) enum Seen {
     /// No path came yet.
     Nothing,
-    /// Numbers only.
-    Number,
+    /// Numbers only; with exact numbers, within that range.
+    Number(Range),
     /// Pointers only.
     Pointer(Pointer),
     /// Different things.
@@ -38,11 +39,13 @@ pub(crate) struct Gatherer {
     first: Vec<u32>,
     seen: Vec<Seen>,
     ways: Vec<u8>,
+    /// The numbers of states hold for all that they stand for.
+    exact: bool,
     pub calls: FxHashMap<u32, CallFact>,
 }
 
 impl Gatherer {
-    pub fn new(reads: Vec<u16>) -> Gatherer {
+    pub fn new(reads: Vec<u16>, exact: bool) -> Gatherer {
         let mut first = Vec::with_capacity(reads.len());
         let mut total = 0;
         for mask in &reads {
@@ -55,6 +58,7 @@ impl Gatherer {
             ways: vec![0; reads.len()],
             calls: FxHashMap::default(),
             reads,
+            exact,
         }
     }
 
@@ -69,7 +73,11 @@ impl Gatherer {
             at += 1;
             *seen = match (*seen, reg.ty.base()) {
                 (Seen::Mixed, _) => continue,
-                (Seen::Number | Seen::Nothing, Base::Scalar) => Seen::Number,
+                (Seen::Number(_) | Seen::Nothing, Base::Scalar) if !self.exact => {
+                    Seen::Number(Range::UNKNOWN)
+                }
+                (Seen::Number(range), Base::Scalar) => Seen::Number(range.join(&reg.range)),
+                (Seen::Nothing, Base::Scalar) => Seen::Number(reg.range),
                 (before, Base::NotInit) => before,
                 (before, _) => joined(before, reg, frame.frameno),
             };

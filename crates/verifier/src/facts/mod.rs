@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::checker::Checker;
 use crate::range::Range;
+use crate::rewrite::{Rewritten, TooFar};
 
 /// Number of registers that are asked for: R0 to R10.
 const REGS: usize = 11;
@@ -185,10 +186,17 @@ impl Facts {
 }
 
 impl Checker<'_> {
+    /// What Linux makes of the program, if that is asked for.
+    pub fn rewritten(&self) -> Option<Result<Box<Rewritten>, TooFar>> {
+        let gatherer = self.gatherer.as_ref().filter(|_| self.env.rewrite)?;
+        Some(self.rewrite(&gatherer.calls).map(Box::new))
+    }
+
     /// What was learned, once the program is accepted.
     pub fn learned(&mut self) -> Facts {
         let reachable: Vec<bool> = self.aux.iter().map(|a| a.seen).collect();
-        let values = self.gatherer.take().map(|gathered| {
+        let values = self.gatherer.take().filter(|_| self.env.facts);
+        let values = values.map(|gathered| {
             let live_slots = self.live.own_slots(reachable.len());
             let (rows, table) = values::find(self, &gathered);
             Box::new(Known {

@@ -160,21 +160,6 @@ impl Values {
 }
 
 impl Range {
-    /// Numbers in either.
-    fn join(&self, other: &Range) -> Range {
-        Range {
-            bits: self.bits.join(other.bits),
-            umin: self.umin.min(other.umin),
-            umax: self.umax.max(other.umax),
-            smin: self.smin.min(other.smin),
-            smax: self.smax.max(other.smax),
-            umin32: self.umin32.min(other.umin32),
-            umax32: self.umax32.max(other.umax32),
-            smin32: self.smin32.min(other.smin32),
-            smax32: self.smax32.max(other.smax32),
-        }
-    }
-
     fn up_to(max: u64) -> Range {
         let mut range = Range {
             umax: max,
@@ -331,7 +316,10 @@ impl<'a, 'c> Analysis<'a, 'c> {
             };
             match (seen, &value) {
                 (Seen::Pointer(pointer), _) if reg != 10 => *value = Value::Pointer(pointer),
-                (Seen::Number, Value::Unknown) => *value = Value::Number(Range::UNKNOWN),
+                (Seen::Number(range), Value::Number(known)) if known.contains(&range) => {
+                    *value = Value::Number(range);
+                }
+                (Seen::Number(range), Value::Unknown) => *value = Value::Number(range),
                 _ => {}
             }
         }

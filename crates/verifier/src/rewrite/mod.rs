@@ -1,0 +1,173 @@
+//! What Linux makes of a program before it compiles it.
+//!
+//! The kernel patches instruction by instruction, and moves everything behind each patch. Here
+//! all changes are planned first ([`edit::Edits`]) and the program is written once, so that the
+//! time is linear in its length. Stages, each adding to the plan:
+//!
+//! 1. [`dead`]: spills around calls that spare registers, branches that go one way only, code
+//!    that no path reaches, jumps to the next instruction;
+//! 2. [`context`]: accesses to the context become accesses to the kernel's structures;
+//! 3. [`fixups`]: everything that concerns one instruction: divisions, loads that may fault,
+//!    helpers written out, loops.
+//!
+//! The rules are those of 6.18 on x86-64 with its compiler.
+
+mod code;
+mod context;
+mod dead;
+mod edit;
+mod fixups;
+
+use bpfkit_isa::Insn;
+use bpfkit_object::LineInfo;
+
+use crate::checker::{Checker, is_may_goto};
+use crate::facts::CallFact;
+use edit::Edits;
+pub use edit::TooFar;
+
+/// A rewritten program.
+#[derive(Clone, Debug, Default)]
+pub struct Rewritten {
+    /// Its instructions. Addresses that only a running kernel knows are 0, distances of calls
+    /// into it −1; [`symbols`](Self::symbols) names them.
+    pub insns: Vec<Insn>,
+    /// By instruction slot, the slot of the verified program that it stands for.
+    pub origins: Vec<u32>,
+    /// First slot of each subprogram that is left, with its index before.
+    pub subprograms: Vec<(u32, u32)>,
+    /// Source lines, as [`Program::lines`](bpfkit_object::Program::lines).
+    pub lines: Vec<LineInfo>,
+    /// What instructions refer to in the kernel, by slot.
+    pub symbols: Vec<(u32, Symbol)>,
+    /// Slots of the verified program whose access to the context is not converted: a field or
+    /// context that has no row, or no kernel BTF.
+    pub unconverted: Vec<u32>,
+}
+
+/// Something of the kernel that an instruction refers to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Symbol {
+    /// A helper by number.
+    Helper(i32),
+    /// A function by name.
+    Function(&'static str),
+    /// A variable by name.
+    Variable(&'static str),
+}
+
+/// A rewriting under way.
+struct Rewriter<'c, 'a> {
+    checker: &'c Checker<'a>,
+    calls: &'c rustc_hash::FxHashMap<u32, CallFact>,
+    edits: Edits,
+    /// Whether a slot is the second of an `ld_imm64`.
+    second: Vec<bool>,
+    /// By subprogram: stack up to the registers that inlined loops save.
+    loop_stack: Vec<i32>,
+    /// Tail calls with a known key so far.
+    direct_tail_calls: i32,
+    /// Old slot, position in its patch, what it refers to.
+    symbols: Vec<(u32, u32, Symbol)>,
+    unconverted: Vec<u32>,
+}
+
+impl Checker<'_> {
+    /// Rewrites the accepted program.
+    ///
+    /// # Errors
+    /// A jump that became too long; Linux refuses the program then.
+    pub fn rewrite(
+        &self,
+        calls: &rustc_hash::FxHashMap<u32, CallFact>,
+    ) -> Result<Rewritten, TooFar> {
+        let mut second = vec![false; self.insns.len()];
+        for at in 1..self.insns.len() {
+            second[at] = !second[at - 1] && self.insns[at - 1].is_ld_imm64();
+        }
+        let loop_stack = (0..self.subs.len())
+            .map(|sub| {
+                let range = self.subs[sub].start as usize..self.sub_end(sub) as usize;
+                let budget = self.insns[range].iter().any(is_may_goto);
+                self.subs[sub].stack_depth as i32 - if budget { 16 } else { 0 }
+            })
+            .collect();
+        let mut rewriter = Rewriter {
+            checker: self,
+            calls,
+            edits: Edits::new(self.insns.len()),
+            second,
+            loop_stack,
+            direct_tail_calls: 0,
+            symbols: Vec::new(),
+            unconverted: Vec::new(),
+        };
+        rewriter.plan();
+        rewriter.finish()
+    }
+}
+
+impl Rewriter<'_, '_> {
+    fn plan(&mut self) {
+        self.plan_dead();
+        for at in 0..self.checker.insns.len() as u32 {
+            let planned = self.edits.is_removed(at) || self.edits.patch(at).is_some();
+            if planned || self.second[at as usize] || !self.seen(at) {
+                continue;
+            }
+            match self.is_context(at) {
+                true => self.plan_context(at),
+                false => self.plan_fixup(at),
+            }
+        }
+        self.plan_budgets();
+    }
+
+    fn call(&self, at: u32) -> Option<&CallFact> {
+        self.calls.get(&at)
+    }
+
+    fn finish(self) -> Result<Rewritten, TooFar> {
+        let checker = self.checker;
+        let edited = self.edits.apply(&checker.insns)?;
+        let place = |at: u32| edited.places[at as usize];
+        let mut subprograms = Vec::new();
+        for (at, sub) in (0..).zip(&checker.subs) {
+            let start = place(sub.start);
+            if start < place(checker.sub_end(at as usize)) {
+                subprograms.push((start, at));
+            }
+        }
+        let mut lines: Vec<LineInfo> = Vec::with_capacity(checker.program.lines.len());
+        for line in &checker.program.lines {
+            let Some(&insn) = edited.places.get(line.insn as usize) else {
+                continue;
+            };
+            // Of lines whose instructions are gone, the last stands for what follows.
+            lines.pop_if(|last| last.insn == insn);
+            if (insn as usize) < edited.insns.len() {
+                lines.push(LineInfo {
+                    insn,
+                    ..line.clone()
+                });
+            }
+        }
+        let mut symbols: Vec<(u32, Symbol)> = self
+            .symbols
+            .iter()
+            .map(|&(at, within, symbol)| {
+                let skipped = self.edits.patch(at).map_or(0, |p| p.skipped_by_jumps);
+                (place(at) + skipped + within, symbol)
+            })
+            .collect();
+        symbols.sort_by_key(|s| s.0);
+        Ok(Rewritten {
+            subprograms,
+            lines,
+            symbols,
+            unconverted: self.unconverted,
+            insns: edited.insns,
+            origins: edited.origins,
+        })
+    }
+}

@@ -1,0 +1,264 @@
+//! Rewritten programs beside what the running kernel makes of the same programs
+//! (`BPF_OBJ_GET_INFO_BY_FD`).
+//!
+//! Compared is what does not depend on the kernel's addresses: opcodes, registers, offsets, and
+//! immediates that are no addresses. The kernel shows loads that may fault and tail calls as the
+//! program had them, so that is how both are compared.
+
+use bpfkit_btf::Btf;
+use bpfkit_isa::{Insn, Syntax, code, disasm};
+use bpfkit_object::MapDef;
+use bpfkit_oracle::{Kernel, LoadError, LoadOptions};
+use bpfkit_spec::{MapType, ProgType};
+use bpfkit_verifier::{Environment, Rewritten, verify};
+
+mod common;
+
+/// Programs: name, type, text.
+const PROGRAMS: &[(&str, ProgType, &str)] = &[
+    (
+        "dead code and decided branches",
+        ProgType::SocketFilter,
+        "r6 = 1; if r6 == 1 goto two; r0 = 7; r0 += 1; exit;
+         two: if r6 != 1 goto three; r0 = 2; exit; three: r0 = 3; exit",
+    ),
+    (
+        "jumps across what is removed",
+        ProgType::SocketFilter,
+        "r6 = *(u32 *)(r1 + 0); r7 = 3; again: if r6 == 9 goto out; if r7 == 4 goto dead;
+         r6 >>= 1; if r6 != 0 goto next; goto out; dead: r0 = 1; exit;
+         next: if r6 == 77 goto again2; goto out; again2: r6 += 1; out: r0 = r6; exit",
+    ),
+    (
+        "a jump to the next instruction",
+        ProgType::SocketFilter,
+        "r0 = 1; goto +0; r0 += 1; goto +0; goto +0; exit",
+    ),
+    (
+        "unsigned division by a register",
+        ProgType::SocketFilter,
+        "r6 = *(u32 *)(r1 + 0); r7 = 100; r7 /= r6; r8 = 100; r8 %= r6; w9 = 100; w9 /= w6;
+         w0 = 100; w0 %= w6; r0 += r7; r0 += r8; r0 += r9; exit",
+    ),
+    (
+        "signed division by a register",
+        ProgType::SocketFilter,
+        "r6 = *(u32 *)(r1 + 0); r7 = 100; r7 s/= r6; r8 = 100; r8 s%= r6; w9 = 100; w9 s/= w6;
+         w0 = 100; w0 s%= w6; r0 += r7; r0 += r8; r0 += r9; exit",
+    ),
+    (
+        "signed division by a constant",
+        ProgType::SocketFilter,
+        "r6 = *(u32 *)(r1 + 0); r7 = r6; r7 s/= -1; r8 = r6; r8 s%= -1; w9 = w6; w9 s/= -1;
+         w0 = w6; w0 s%= -1; r0 += r7; r0 += r8; r0 += r9; r6 s/= 2; r0 += r6; exit",
+    ),
+    (
+        "a loop over a division",
+        ProgType::SocketFilter,
+        "r6 = *(u32 *)(r1 + 0); r7 = 0; again: r0 = 1000; r0 /= r6; r7 += r0; r6 >>= 1;
+         if r6 > 100 goto out; if r6 != 0 goto again; out: r0 = r7; exit",
+    ),
+    (
+        "the CPU's number and spared registers",
+        ProgType::RawTracepoint,
+        "r1 = 1; *(u64 *)(r10 - 16) = r1; call bpf_get_smp_processor_id;
+         r1 = *(u64 *)(r10 - 16); r0 += r1; exit",
+    ),
+    (
+        "the current task",
+        ProgType::RawTracepoint,
+        "call bpf_get_current_task; r6 = r0; r0 = 0; exit",
+    ),
+    (
+        "jiffies",
+        ProgType::SchedCls,
+        "call bpf_jiffies64; r0 = 0; exit",
+    ),
+    (
+        "lookup in an array",
+        ProgType::SocketFilter,
+        "*(u32 *)(r10 - 4) = 0; r2 = r10; r2 += -4; r1 = map[idx:2] ll;
+         call bpf_map_lookup_elem; if r0 == 0 goto out; r0 = *(u64 *)(r0 + 0); r0 = 0; out: exit",
+    ),
+    (
+        "other calls on maps",
+        ProgType::SocketFilter,
+        "*(u64 *)(r10 - 8) = 0; *(u64 *)(r10 - 16) = 1; r2 = r10; r2 += -8; r3 = r10; r3 += -16;
+         r4 = 0; r1 = map[values] ll; call bpf_map_update_elem; r2 = r10; r2 += -8;
+         r1 = map[values] ll; call bpf_map_delete_elem; call bpf_ktime_get_ns; exit",
+    ),
+    (
+        "lookup in a hash map",
+        ProgType::SocketFilter,
+        "*(u32 *)(r10 - 4) = 0; r2 = r10; r2 += -4; r1 = map[values] ll;
+         call bpf_map_lookup_elem; if r0 == 0 goto out; r0 = *(u64 *)(r0 + 0); r0 = 0; out: exit",
+    ),
+    (
+        "a packet's fields",
+        ProgType::SchedCls,
+        "r6 = r1; r7 = *(u32 *)(r6 + 0); r0 = *(u32 *)(r6 + 8); r0 += r7;
+         r7 = *(u32 *)(r6 + 16); r0 += r7; r7 = *(u32 *)(r6 + 28); r0 += r7;
+         r7 = *(u32 *)(r6 + 32); r0 += r7; r7 = *(u32 *)(r6 + 36); r0 += r7;
+         r7 = *(u32 *)(r6 + 40); r0 += r7; r7 = *(u32 *)(r6 + 44); r0 += r7;
+         r7 = *(u32 *)(r6 + 68); r0 += r7; *(u32 *)(r6 + 8) = r7; *(u32 *)(r6 + 32) = r7;
+         r7 = *(u32 *)(r6 + 24); r0 += r7; r7 = *(u32 *)(r6 + 20); r0 += r7; exit",
+    ),
+    (
+        "a packet's device, which may be missing",
+        ProgType::CgroupSkb,
+        "r0 = *(u32 *)(r1 + 40); r0 &= 1; exit",
+    ),
+    (
+        "a packet's room and type",
+        ProgType::SchedCls,
+        "r6 = r1; r7 = *(u32 *)(r6 + 48); *(u32 *)(r6 + 52) = r7; r7 = *(u32 *)(r6 + 64);
+         r0 = r7; r7 = *(u32 *)(r6 + 4); r0 += r7; r7 = *(u8 *)(r6 + 9); r0 += r7;
+         r7 = *(u16 *)(r6 + 32); r0 += r7; exit",
+    ),
+    (
+        "a packet's data",
+        ProgType::SchedCls,
+        "r2 = *(u32 *)(r1 + 76); r3 = *(u32 *)(r1 + 80); r4 = *(u32 *)(r1 + 140); r5 = r2;
+         r5 += 14; if r5 > r3 goto out; r0 = *(u8 *)(r2 + 3); out: r0 = 0; exit",
+    ),
+    (
+        "a frame's data",
+        ProgType::Xdp,
+        "r6 = r1; r2 = *(u32 *)(r6 + 0); r3 = *(u32 *)(r6 + 4); r4 = *(u32 *)(r6 + 8); r5 = r2;
+         r5 += 14; if r5 > r3 goto out; r0 = *(u8 *)(r2 + 3); out: r0 = *(u32 *)(r6 + 12);
+         r7 = *(u32 *)(r6 + 16); r0 = 2; exit",
+    ),
+    (
+        "a budget of rounds",
+        ProgType::SocketFilter,
+        "r6 = 0; again: may_goto out; r6 += 1; goto again; out: r0 = r6; exit",
+    ),
+    (
+        "a budget from the first instruction on",
+        ProgType::SocketFilter,
+        "again: may_goto out; goto again; out: r0 = 0; exit",
+    ),
+];
+
+/// The parts of a program that are the same on every boot, as text.
+fn shape(insns: &[Insn]) -> Vec<String> {
+    let mut at = 0;
+    let mut lines = Vec::new();
+    while let Some(&insn) = insns.get(at) {
+        let two = insn.is_ld_imm64();
+        let percpu = insns
+            .get(at + 1)
+            .is_some_and(|next| next.code == code::ALU64 | code::MOV | code::X && next.off == -1);
+        let mut shown = insn;
+        match (insn.class(), insn.code & 0xe0) {
+            (code::LDX, 0x20) => shown.code = insn.code & 0x1f | code::MEM,
+            (code::LDX, 0x40) => shown.code = insn.code & 0x1f | code::MEMSX,
+            _ => {}
+        }
+        if percpu || insn.code == code::JMP | code::CALL {
+            shown.imm = 0;
+        }
+        lines.push(match two {
+            true => format!("r{} = … ll", insn.dst),
+            false => format!(
+                "{} ({:02x} {} {} {} {:#x})",
+                disasm::line(&[shown], 0, Syntax::Kernel, &disasm::NoSymbols),
+                shown.code,
+                shown.dst,
+                shown.src,
+                shown.off,
+                shown.imm
+            ),
+        });
+        at += 1 + usize::from(two);
+    }
+    lines
+}
+
+fn maps() -> Vec<MapDef> {
+    let mut maps = common::maps();
+    maps.push(maps[0].clone());
+    maps[2].map_type = MapType::Array;
+    maps
+}
+
+fn rewritten(name: &str, prog_type: ProgType, text: &str, kernel: Option<&Btf>) -> Rewritten {
+    let program = common::program(prog_type, common::assemble(text));
+    let environment = Environment {
+        rewrite: true,
+        ..Environment::new(kernel)
+    };
+    let verdict = verify(&program, &maps(), &environment);
+    let verified = verdict
+        .result
+        .unwrap_or_else(|rejection| panic!("{name}: {rejection}"));
+    match verified.rewritten() {
+        Some(Ok(rewritten)) => rewritten.clone(),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn programs_become_what_the_kernel_makes_of_them() {
+    let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+        println!("skipped: no /sys/kernel/btf/vmlinux");
+        return;
+    };
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if !release.starts_with("6.18") || !cfg!(target_arch = "x86_64") {
+        println!("skipped: the rules are those of Linux 6.18 on x86-64, this is {release}");
+        return;
+    }
+    let btf = Btf::parse(&bytes).unwrap();
+    let mut kernel = match Kernel::start() {
+        Ok(kernel) => kernel,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    let handles: Vec<_> = maps()
+        .iter()
+        .map(|def| kernel.create_map(def, None).unwrap())
+        .collect();
+    let mut wrong = Vec::new();
+    for &(name, prog_type, text) in PROGRAMS {
+        let ours = rewritten(name, prog_type, text, Some(&btf));
+        let program = common::program(prog_type, common::assemble(text));
+        let loaded = kernel.load(&program, &handles, None, &LoadOptions::default());
+        let handle = match loaded {
+            Ok((handle, _)) => handle,
+            Err(LoadError::Refused { errno, log }) => {
+                wrong.push(format!("{name}: refused with {errno}\n{log}"));
+                continue;
+            }
+            Err(error) => {
+                println!("skipped: {error}");
+                return;
+            }
+        };
+        let info = kernel.info(handle).unwrap();
+        kernel.unload(handle);
+        let (ours, theirs) = (shape(&ours.insns), shape(&info.xlated));
+        if ours != theirs {
+            let both = (0..ours.len().max(theirs.len())).map(|at| {
+                let side = |lines: &[String]| lines.get(at).cloned().unwrap_or_default();
+                let (a, b) = (side(&ours), side(&theirs));
+                let mark = if a == b { ' ' } else { '!' };
+                format!("{mark} {a:60} | {b}")
+            });
+            let both: Vec<String> = both.collect();
+            wrong.push(format!("{name}: ours | the kernel's\n{}", both.join("\n")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn slots_tell_where_they_come_from() {
+    let text = "r6 = *(u32 *)(r1 + 0); r0 = 8; if r6 == 0 goto out; r0 /= r6; out: exit";
+    let rewritten = rewritten("origins", ProgType::SocketFilter, text, None);
+    assert_eq!(rewritten.origins, [0, 1, 2, 3, 3, 3, 3, 4]);
+    assert_eq!(rewritten.unconverted, [0], "no kernel's BTF, no offsets");
+    assert_eq!(rewritten.insns[2].off, 4, "over the division");
+}
