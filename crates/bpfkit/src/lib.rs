@@ -3,7 +3,7 @@
 //!
 //! Each stage is a crate of its own, re-exported here under its name: [`isa`], [`btf`],
 //! [`spec`], [`object`], [`verifier`], [`maps`], [`runtime`],
-//! [`jit`], [`oracle`].
+//! [`jit`], [`oracle`], [`classic`], [`pcap`].
 #![forbid(unsafe_code)]
 
 pub mod kernel;
@@ -12,11 +12,13 @@ mod session;
 pub use session::{Checks, Session, SessionError, SessionOptions};
 
 pub use bpfkit_btf as btf;
+pub use bpfkit_classic as classic;
 pub use bpfkit_isa as isa;
 pub use bpfkit_jit as jit;
 pub use bpfkit_maps as maps;
 pub use bpfkit_object as object;
 pub use bpfkit_oracle as oracle;
+pub use bpfkit_pcap as pcap;
 pub use bpfkit_runtime as runtime;
 pub use bpfkit_spec as spec;
 pub use bpfkit_verifier as verifier;

@@ -271,7 +271,7 @@ pub(crate) fn alu(op: AluOp, a: u32, b: u32, dialect: Dialect) -> Option<u32> {
     })
 }
 
-fn holds(cond: Cond, a: u32, b: u32) -> bool {
+pub(crate) fn holds(cond: Cond, a: u32, b: u32) -> bool {
     match cond {
         Cond::Eq => a == b,
         Cond::Gt => a > b,

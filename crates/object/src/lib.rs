@@ -46,3 +46,4 @@ pub use model::{
 };
 pub use object::Object;
 pub use target::{ModuleBtf, Target};
+pub use write::program_object;

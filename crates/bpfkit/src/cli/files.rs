@@ -31,6 +31,14 @@ pub fn read_list(path: &Path) -> Result<Vec<String>> {
     Ok(entries.map(str::to_owned).collect())
 }
 
+/// Writes a whole file.
+pub fn write(path: &Path, bytes: &[u8]) -> Result {
+    let mut file = OutputFile::create(path)?;
+    file.write_all(bytes)
+        .map_err(|error| Failure::machine(format!("{}: {error}", path.display())))?;
+    file.finish()
+}
+
 /// A file that appears under its name only when it is complete: it is written
 /// beside it and renamed by [`OutputFile::finish`]; dropped before, it leaves nothing.
 /// A link is followed; what is no regular file (a device, a pipe) is written to as it stands.

@@ -10,6 +10,7 @@ mod facts;
 mod failure;
 mod features;
 mod files;
+mod filter;
 mod hex;
 mod host;
 mod jit;
@@ -24,6 +25,7 @@ mod raw;
 mod report;
 mod return_codes;
 mod run;
+mod seccomp;
 mod symbols;
 mod values;
 mod verify;
@@ -50,6 +52,10 @@ struct Arguments {
 enum Command {
     /// Run a program of an object on packets, a capture, or a context
     Run(Box<run::Arguments>),
+    /// Filter captures by libpcap's expressions; convert filters, print them, write objects
+    Filter(Box<filter::Arguments>),
+    /// Check and explain seccomp filters: what happens to each system call
+    Seccomp(seccomp::Arguments),
     /// Judge programs as the Linux verifier does
     Verify(verify::Arguments),
     /// Collect and compare verification statistics, as the kernel's veristat does
@@ -94,6 +100,8 @@ pub fn main() -> ExitCode {
     };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Filter(arguments) => filter::run(&arguments),
+        Command::Seccomp(arguments) => seccomp::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Veristat(arguments) => veristat::run(&arguments),
         Command::Disasm(arguments) => disasm::run(&arguments),

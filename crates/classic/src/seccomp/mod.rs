@@ -2,12 +2,14 @@
 //! they are compiled from, and what in them can never happen.
 
 mod dead;
+mod outcomes;
 mod profile;
 mod syscalls;
 
 use std::fmt;
 
 pub use dead::{Dead, find_dead};
+pub use outcomes::outcomes;
 pub use profile::{Arg, Compiled, Origin, Profile, ProfileError, Rule};
 pub use syscalls::{Arch, SYSCALLS, Syscall};
 

@@ -9,6 +9,7 @@
 
 mod code;
 mod file;
+mod program;
 
 use bpfkit_btf::ext::{BtfExt, CoreRelo, FuncInfo, LineInfo, Table, TableSection};
 use rustc_hash::FxHashMap;
@@ -20,6 +21,7 @@ use crate::model::{Program, RefTarget};
 use crate::object::Object;
 use code::Symbols;
 use file::File;
+pub use program::program_object;
 
 /// Section of functions that several programs may call.
 const TEXT: &str = ".text";

@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "benchmarks that follow use the rest")]
 
 mod calls;
+mod filter;
 mod lpm_trie;
 mod machine;
 mod maps;
@@ -83,6 +84,9 @@ pub struct Arguments {
     /// xdp-lb: a line for each scenario and engine
     #[arg(long)]
     pub machine_readable: bool,
+    /// filter: packets of a capture instead of generated ones
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
     #[command(flatten)]
     pub link: LinkArguments,
 }
@@ -236,6 +240,12 @@ const BENCHMARKS: &[Benchmark] = &[
         calls::strncmp,
     ),
     Benchmark {
+        name: "filter",
+        about: "two filters of libpcap's, classic and extended, interpreted and compiled",
+        options: filter::OPTIONS,
+        kind: Kind::Own(filter::run),
+    },
+    Benchmark {
         name: "xdp-lb",
         about: "a layer-4 load balancer, in 24 scenarios",
         options: xdp_lb::OPTIONS,
@@ -290,6 +300,10 @@ impl Arguments {
             ("nr_entries", self.nr_entries.map(|n| n.to_string())),
             ("prefix_len", self.prefix_len.map(|n| n.to_string())),
             ("random", self.random.then(String::new)),
+            (
+                "pcap",
+                self.pcap.as_ref().map(|path| path.display().to_string()),
+            ),
             ("scenario", self.scenario.clone()),
             ("list-scenarios", self.list_scenarios.then(String::new)),
             ("machine-readable", self.machine_readable.then(String::new)),
