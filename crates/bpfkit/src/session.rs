@@ -175,6 +175,12 @@ impl<'t> Session<'t> {
             .ok_or_else(|| no_program(program))
     }
 
+    /// Every program that was loaded so far.
+    pub fn loaded(&self) -> Vec<Arc<dyn Executable>> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.values().cloned().collect()
+    }
+
     /// Judges a program as Linux 6.18 would, for a privileged process.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use bpfkit_isa::Size;
 use bpfkit_maps::Map;
-use bpfkit_runtime::native::{State, poison};
+use bpfkit_runtime::native::{MayGoto, State, poison};
 use bpfkit_runtime::{Args, Env, FRAME_BYTES, FaultKind, HelperFn, Trap};
 use bpfkit_spec::MapType;
 
@@ -202,6 +202,26 @@ pub(crate) unsafe extern "C" fn packet(
 }
 
 /// # Safety
+/// As [`run`]; `budget` is the address of the frame's [`MayGoto`].
+pub(crate) unsafe extern "C" fn may_goto(
+    state: *mut State,
+    budget: u64,
+    packed: u64,
+    frame: u64,
+) -> Pair {
+    // SAFETY: by this function's contract.
+    let again = unsafe {
+        let env = run(state, slot_of(packed), frame);
+        let budget = std::ptr::with_exposed_provenance_mut::<MayGoto>(budget as usize);
+        (*budget).again(env.host())
+    };
+    Pair {
+        value: again.into(),
+        status: 0,
+    }
+}
+
+/// # Safety
 /// As [`run`].
 pub(crate) unsafe extern "C" fn open(state: *mut State, _: u64, packed: u64, frame: u64) -> Pair {
     // SAFETY: by this function's contract; the frame above the current one is free.
@@ -253,7 +273,8 @@ pub(crate) unsafe extern "C" fn stop(
 
 /// The functions in Rust that machine code calls, with their addresses, for listings.
 pub fn callouts() -> impl Iterator<Item = (u64, &'static str)> {
-    let functions: [(*const (), &str); 9] = [
+    let functions: [(*const (), &str); 10] = [
+        (may_goto as *const (), "callout::may_goto"),
         (ask as *const (), "callout::ask"),
         (lookup_in as *const (), "callout::lookup_in"),
         (helper as *const (), "callout::helper"),

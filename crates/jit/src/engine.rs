@@ -15,6 +15,7 @@ use crate::backend::{self, Arch, Features, Part};
 use crate::callout::Pair;
 use crate::code_memory::{Code, CodeMemory};
 use crate::lower::{Plan, Rules};
+use crate::perf::MachineCode;
 
 /// Compiles programs for the processor that it runs on.
 #[derive(Clone)]
@@ -22,6 +23,7 @@ pub struct Jit {
     memory: Arc<CodeMemory>,
     rules: Rules,
     features: Features,
+    parts: bool,
 }
 
 impl Default for Jit {
@@ -41,6 +43,17 @@ impl Jit {
             memory,
             rules,
             features,
+            parts: false,
+        }
+    }
+
+    /// The same, keeping with each program what the stretches of its code belong to: for
+    /// profilers ([`machine_code`]).
+    #[must_use]
+    pub fn with_parts(self) -> Self {
+        Self {
+            parts: true,
+            ..self
         }
     }
 
@@ -151,7 +164,7 @@ impl Engine for Jit {
         let pointer_ids = vec![0; plan.pointers.len()].into_boxed_slice();
         let base = pointer_ids.as_ptr().addr() as u64;
         let arch = host()?;
-        let compiled = backend::compile(arch, &plan, self.features, base, false)?;
+        let compiled = backend::compile(arch, &plan, self.features, base, self.parts)?;
         let code = self.install(&compiled.code)?;
         let starts = plan.functions.iter().map(|f| f.start);
         let functions = starts.zip(compiled.functions).collect();
@@ -165,6 +178,7 @@ impl Engine for Jit {
         Ok(Arc::new_cyclic(|this| Loaded {
             this: this.clone(),
             code,
+            parts: compiled.parts,
             enter_function: compiled.enter_function,
             functions,
             pointers,
@@ -217,6 +231,8 @@ impl PacketCode for Filter {
 struct Loaded {
     this: Weak<Loaded>,
     code: Code,
+    /// What its stretches belong to, if that was asked for.
+    parts: Vec<Part>,
     enter_function: Option<u32>,
     /// First slots of functions with the offsets of their code, sorted.
     functions: Box<[(u32, u32)]>,
@@ -229,6 +245,17 @@ struct Loaded {
     program: Arc<Program>,
     maps: Arc<MapSet>,
     checked: bool,
+}
+
+/// The machine code of a program that a [`Jit`] has loaded; `None` for another engine's.
+pub fn machine_code(program: &dyn Local) -> Option<MachineCode<'_>> {
+    let loaded = program.as_any().downcast_ref::<Loaded>()?;
+    Some(MachineCode {
+        address: loaded.code.start() as u64,
+        code: loaded.code.bytes(),
+        parts: &loaded.parts,
+        program: &loaded.program,
+    })
 }
 
 type Entry = unsafe extern "C" fn(*mut State, *const Args, u64, usize) -> Pair;
@@ -271,6 +298,7 @@ impl Loaded {
             (*state).env = std::ptr::from_mut(env).expose_provenance();
             (*state).fuel = env.fuel();
             (*state).cpu = env.cpu();
+            (*state).percpu_offset = env.percpu_offset();
             let entry = entry_at(start + entry as usize);
             entry(state, &raw const args, frame, start + function as usize)
         };

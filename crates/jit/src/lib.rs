@@ -12,11 +12,12 @@ mod callout;
 mod code_memory;
 mod engine;
 mod lower;
+pub mod perf;
 pub mod trampoline;
 mod x86_64;
 
 pub use backend::{Arch, Features, Origin, Part};
 pub use callout::callouts;
 pub use code_memory::{Code, CodeMemory};
-pub use engine::{Jit, Listing};
+pub use engine::{Jit, Listing, machine_code};
 pub use lower::{Rule, Rules};

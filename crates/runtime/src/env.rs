@@ -90,6 +90,7 @@ pub struct Env<'r> {
     /// Watches the run, where the engine goes step by step.
     pub(crate) observer: Option<&'r mut (dyn Observer + Send)>,
     cpu: u32,
+    percpu_offset: u64,
     host: &'r dyn Host,
     /// What the program may touch in checked mode.
     pub memory: &'r mut Memory,
@@ -113,6 +114,7 @@ pub(crate) struct Parts<'r> {
     pub(crate) kept_programs: &'r mut Vec<Arc<dyn Local>>,
     pub(crate) kept_maps: &'r mut Vec<Arc<Map>>,
     pub(crate) cpu: u32,
+    pub(crate) percpu_offset: u64,
     pub(crate) host: &'r dyn Host,
     pub(crate) memory: &'r mut Memory,
     pub(crate) context: &'r mut dyn Context,
@@ -139,6 +141,7 @@ impl<'r> Env<'r> {
             kept_programs: p.kept_programs,
             kept_maps: p.kept_maps,
             cpu: p.cpu,
+            percpu_offset: p.percpu_offset,
             host: p.host,
             memory: p.memory,
             context: p.context,
@@ -181,10 +184,25 @@ impl<'r> Env<'r> {
 
     /// Looks an access up, asking the maps anew if it is not known: maps grow.
     pub(crate) fn locate(&mut self, ptr: u64, len: u64, write: bool) -> Option<Found> {
-        self.memory.find(ptr, len, write).or_else(|| {
+        let found = self.memory.find(ptr, len, write).or_else(|| {
             self.refresh_values();
             self.memory.find(ptr, len, write)
-        })
+        });
+        if found.as_ref().is_some_and(|found| found.absent) {
+            self.report_arena_fault(ptr, write);
+        }
+        found
+    }
+
+    /// What the kernel writes to the program's error stream; the program goes on.
+    fn report_arena_fault(&self, ptr: u64, write: bool) {
+        let arena = self.program.maps().arena().and_then(|map| map.as_arena());
+        let Some(arena) = arena else { return };
+        let high = arena.user_start() & !u64::from(u32::MAX);
+        let address = high | u64::from(ptr as u32);
+        let access = if write { "WRITE" } else { "READ" };
+        let text = format!("ERROR: Arena {access} access at unmapped address {address:#x}\n");
+        self.host.trace(text.as_bytes());
     }
 
     pub(crate) fn refresh_values(&mut self) {
@@ -366,6 +384,12 @@ impl<'r> Env<'r> {
     #[inline]
     pub fn cpu(&self) -> u32 {
         self.cpu
+    }
+
+    /// Bytes from the first CPU's data to this one's: see [`Vm::percpu_offset`](crate::Vm).
+    #[inline]
+    pub fn percpu_offset(&self) -> u64 {
+        self.percpu_offset
     }
 
     /// Clocks, randomness, the current task, and the trace sink.

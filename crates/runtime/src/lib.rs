@@ -20,6 +20,7 @@ mod host;
 mod interp;
 mod lowmem;
 mod mapset;
+mod may_goto;
 mod memory;
 pub mod native;
 mod observe;

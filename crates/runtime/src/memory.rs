@@ -230,6 +230,8 @@ pub(crate) struct Found {
     pub(crate) host: u64,
     /// Whether it differs from the program's address.
     translated: bool,
+    /// Whether it stands for a place in an arena that was not allocated.
+    pub(crate) absent: bool,
 }
 
 /// Everything a program may touch during a run.
@@ -327,6 +329,7 @@ impl Memory {
             region,
             host: address,
             translated: false,
+            absent: false,
         };
         if fits(&self.stack) {
             return Some(as_is(self.stack));
@@ -368,6 +371,7 @@ impl Memory {
                 region,
                 host,
                 translated: true,
+                absent: true,
             });
         }
         let host = base + low;
@@ -383,6 +387,7 @@ impl Memory {
             region,
             host,
             translated: host != address,
+            absent: false,
         })
     }
 

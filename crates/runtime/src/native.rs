@@ -12,12 +12,10 @@ use crate::engine::{Context, Local, Outcome};
 use crate::env::{Args, Env};
 use crate::fault::{FaultKind, Trap};
 use crate::memory::{Found, Spans};
-use crate::vm::{FRAME_BYTES, MAX_FRAMES, MAY_GOTO_BUDGET, Vm, Window};
+use crate::vm::{FRAME_BYTES, MAX_FRAMES, Vm, Window};
 
+pub use crate::may_goto::MayGoto;
 pub use crate::resolve::{Resolver, Slot, Value, poison};
-
-/// Times that `may_goto` falls through in a frame before it jumps.
-pub const MAY_GOTO: u64 = MAY_GOTO_BUDGET;
 
 /// What machine code reaches of a run by one register. The spans that accesses were found
 /// in follow it; see [`span_offset`].
@@ -34,6 +32,8 @@ pub struct State {
     pub scratch: usize,
     /// Number of the worker thread that stands for the CPU.
     pub cpu: u32,
+    /// What the per-CPU address instruction adds.
+    pub percpu_offset: u64,
 }
 
 /// Remembered spans of a size and direction.
@@ -113,7 +113,7 @@ impl<'r> Env<'r> {
         unsafe {
             (*window).caller = None;
             (*window).return_to = std::ptr::null();
-            (*window).may_goto = MAY_GOTO_BUDGET;
+            (*window).may_goto = MayGoto::NEW;
             if self.checked {
                 let start = frame as usize - FRAME_BYTES;
                 std::ptr::with_exposed_provenance_mut::<u8>(start).write_bytes(0, FRAME_BYTES);

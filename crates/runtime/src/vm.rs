@@ -12,6 +12,7 @@ use crate::exception;
 use crate::fault::{Fault, FaultKind, Trap, TrapKind};
 use crate::helpers;
 use crate::host::{FixedHost, Host};
+use crate::may_goto::MayGoto;
 use crate::memory::Memory;
 use crate::observe::Observer;
 
@@ -23,9 +24,6 @@ pub const MAX_FRAMES: usize = 8;
 
 /// Tail calls of one run (`MAX_TAIL_CALL_CNT`).
 pub const MAX_TAIL_CALLS: u32 = 33;
-
-/// Times that `may_goto` falls through before it jumps, in each frame (`BPF_MAX_LOOPS`).
-pub(crate) const MAY_GOTO_BUDGET: u64 = 8 << 20;
 
 /// A tail call from a subprogram leaves its callers' frames in place, so that every
 /// program of the longest chain may add its own.
@@ -42,8 +40,8 @@ pub(crate) struct Window {
     pub(crate) r: [u64; 11],
     /// Where `exit` continues, a position of the engine; null ends the run or the callback.
     pub(crate) return_to: *const (),
-    /// What is left of the `may_goto` budget.
-    pub(crate) may_goto: u64,
+    /// How long its `may_goto` still falls through.
+    pub(crate) may_goto: MayGoto,
     /// The program that `exit` returns to, if a tail call left it: a `*const dyn Local`.
     pub(crate) caller: Option<NonNull<dyn Local>>,
 }
@@ -55,7 +53,7 @@ impl Window {
         Window {
             r: [0; 11],
             return_to: std::ptr::null(),
-            may_goto: 0,
+            may_goto: MayGoto::NEW,
             caller: None,
         }
     }
@@ -130,6 +128,8 @@ pub struct Vm {
     pub(crate) state: helpers::State,
     /// Worker number, below the CPU count that the maps were made for.
     pub cpu: u32,
+    /// What the per-CPU address instruction adds: bytes from the first CPU's data to this one's.
+    pub percpu_offset: u64,
     /// Instructions that a checked run may execute.
     pub step_limit: u64,
     /// Clocks, randomness, the current task, and the trace sink.
@@ -153,6 +153,7 @@ impl Vm {
             values_of: None,
             state: helpers::State::default(),
             cpu,
+            percpu_offset: 0,
             step_limit: STEP_LIMIT,
             host,
             observer: None,
@@ -212,6 +213,7 @@ impl Vm {
             kept_programs: &mut self.kept_programs,
             kept_maps: &mut self.kept_maps,
             cpu: self.cpu,
+            percpu_offset: self.percpu_offset,
             host: &*self.host,
             memory: &mut self.memory,
             context,

@@ -20,6 +20,7 @@ mod map_words;
 mod objdump;
 mod objects;
 mod output;
+mod perf;
 mod progress;
 mod raw;
 mod report;

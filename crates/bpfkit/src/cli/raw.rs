@@ -24,7 +24,7 @@ pub fn run(arguments: &Arguments) -> Result {
         let why = "--raw needs an engine of this process: the kernel gives programs a context";
         return Err(Failure::machine(why));
     }
-    let engine = arguments.engine.start(&arguments.rules)?.engine;
+    let engine = arguments.engine.start(arguments)?.engine;
     let executable = engine
         .load(program.into(), &MapSet::empty(), &LoadOptions::default())
         .map_err(Failure::program)?;

@@ -22,6 +22,7 @@ use crate::cli::host::MachineHost;
 use crate::cli::jit::RuleArguments;
 use crate::cli::map_words::{self, Snapshot, View};
 use crate::cli::objects::{self, LinkArguments};
+use crate::cli::perf::PerfArguments;
 use crate::cli::report::{Parts, Report, Single, Tally, Trace};
 use crate::cli::values::Layout;
 use crate::cli::{Format, files, hex, output, progress, raw};
@@ -71,6 +72,8 @@ pub struct Arguments {
     pub engine: EngineName,
     #[command(flatten)]
     pub rules: RuleArguments,
+    #[command(flatten)]
+    perf: PerfArguments,
     /// Have the verifier judge the program first: refused, it does not run; accepted, it runs
     /// without checks
     #[arg(long, conflicts_with_all = ["raw", "steps"])]
@@ -129,7 +132,7 @@ impl Default for EngineName {
 
 impl EngineName {
     /// Starts the engine.
-    pub fn start(self, rules: &RuleArguments) -> Result<Started> {
+    pub fn start(self, arguments: &Arguments) -> Result<Started> {
         match self {
             EngineName::Interp => Ok(Started {
                 engine: Box::new(Interpreter::default()),
@@ -137,7 +140,10 @@ impl EngineName {
                 kernel: None,
             }),
             EngineName::Jit => Ok(Started {
-                engine: Box::new(rules.jit()?),
+                engine: Box::new(match arguments.perf.wanted() {
+                    true => arguments.rules.jit()?.with_parts(),
+                    false => arguments.rules.jit()?,
+                }),
                 cpus: 1,
                 kernel: None,
             }),
@@ -169,7 +175,7 @@ pub fn run(arguments: &Arguments) -> Result {
         engine,
         cpus,
         kernel: in_kernel,
-    } = arguments.engine.start(&arguments.rules)?;
+    } = arguments.engine.start(arguments)?;
     let engine_name = engine.name();
     let maps = MapOptions { cpus };
     let options = SessionOptions {
@@ -192,6 +198,7 @@ pub fn run(arguments: &Arguments) -> Result {
         arguments.time,
         arguments.trace,
     ));
+    let _perf = arguments.perf.write(&session.loaded(), &*host)?;
     let mut vm = Vm::new(0, Arc::clone(&host) as _);
     vm.step_limit = arguments.steps;
 

@@ -33,6 +33,8 @@ pub(super) enum Stub {
     Access,
     /// Legacy packet loads: offset in x13, detail in x14; gives value and failure there.
     Packet,
+    /// A round of `may_goto` is over: budget's address in x13, detail in x14; gives x13, 0 to jump.
+    MayGoto,
     /// Opens the frame above; detail in x14.
     Open,
     /// Closes the frame above.
@@ -41,11 +43,12 @@ pub(super) enum Stub {
     Stop,
 }
 
-const STUBS: [Stub; 7] = [
+const STUBS: [Stub; 8] = [
     Stub::Helper,
     Stub::TailCall,
     Stub::Access,
     Stub::Packet,
+    Stub::MayGoto,
     Stub::Open,
     Stub::Close,
     Stub::Stop,
@@ -59,6 +62,7 @@ impl Stub {
             Stub::TailCall => "tail call",
             Stub::Access => "unknown place",
             Stub::Packet => "legacy packet load",
+            Stub::MayGoto => "clock of may_goto",
             Stub::Open => "open a frame",
             Stub::Close => "close a frame",
             Stub::Stop => "stop",
@@ -205,6 +209,9 @@ impl Compiler<'_> {
                 Stub::TailCall => self.tail_call_stub(),
                 Stub::Access => self.preserving_stub(callout::access as *const () as usize, true),
                 Stub::Packet => self.preserving_stub(callout::packet as *const () as usize, false),
+                Stub::MayGoto => {
+                    self.preserving_stub(callout::may_goto as *const () as usize, false);
+                }
                 Stub::Open => self.preserving_stub(callout::open as *const () as usize, true),
                 Stub::Close => self.preserving_stub(callout::close as *const () as usize, true),
                 Stub::Stop => self.stop_stub(),

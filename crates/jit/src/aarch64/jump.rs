@@ -4,8 +4,9 @@ use bpfkit_isa::{Cond, Op, Operand, Reg, Width};
 use bpfkit_runtime::native::Slot;
 
 use super::Compiler;
+use super::call::Stub;
 use super::emit::{Alu, Cc, Label};
-use super::regs::{SP, T0, ZR, gpr};
+use super::regs::{ADDRESS, DETAIL, SP, T0, ZR, gpr};
 use crate::lower::{Plan, Rule};
 
 fn code(cond: Cond) -> Cc {
@@ -103,12 +104,20 @@ impl Compiler<'_> {
         Some(next + 1)
     }
 
-    /// Falls through as often as the frame's budget allows. The budget lies on top of the stack.
+    /// Falls through as long as the frame's budget allows. The budget lies on top of the stack.
     pub(super) fn may_goto(&mut self, off: i16) {
         self.asm.load(8, false, T0, SP, 0);
-        let spent = self.jump_to(off.into());
-        self.asm.cb(true, false, T0, spent);
+        let (count, go_on) = (self.asm.label(), self.asm.label());
+        self.asm.cb(true, true, T0, count);
+        self.asm.sp(Alu::Add, ADDRESS, SP, 0);
+        self.asm.mov_imm(DETAIL, (self.slot as u64) << 8);
+        let stub = self.stubs.label(Stub::MayGoto, &mut self.asm);
+        self.asm.bl(stub);
+        self.asm.cb(true, false, ADDRESS, self.jump_to(off.into()));
+        self.asm.b(go_on);
+        self.asm.bind(count);
         self.asm.alu_imm(Alu::Sub, true, T0, T0, 1);
         self.asm.store(8, T0, SP, 0);
+        self.asm.bind(go_on);
     }
 }

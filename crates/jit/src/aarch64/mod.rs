@@ -18,8 +18,10 @@ mod regs;
 mod tests;
 mod trampoline;
 
+use std::mem::offset_of;
+
 use bpfkit_isa::Op;
-use bpfkit_runtime::native::{Slot, Value};
+use bpfkit_runtime::native::{Slot, State, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
 use crate::backend::{Compiled, Features, Origin, parts};
@@ -27,7 +29,7 @@ use crate::lower::{Function, Plan, Rule, Zeros};
 use call::{Stub, Stubs};
 use emit::{Alu, Asm, Cc, Label};
 use prologue::Entry;
-use regs::{FUEL, gpr};
+use regs::{FUEL, STATE, T0, gpr};
 
 pub(crate) use trampoline::trampoline;
 
@@ -325,7 +327,11 @@ impl Compiler<'_> {
             Op::Call(call) => self.call(call)?,
             Op::Exit => self.exit(),
             Op::CallReg(_) => return Err(LoadErrorKind::Unsupported("callx")),
-            Op::MovPercpu { .. } => return Err(LoadErrorKind::Unsupported("a per-CPU address")),
+            Op::MovPercpu { dst, src } => {
+                let offset = offset_of!(State, percpu_offset) as i32;
+                self.asm.load(8, false, T0, STATE, offset);
+                self.asm.alu(Alu::Add, true, gpr(dst), gpr(src), T0);
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use bpfkit_runtime::native::{MAY_GOTO, State};
+use bpfkit_runtime::native::{MayGoto, State};
 
 use super::Compiler;
 use super::emit::{Alu, Label};
@@ -12,6 +12,8 @@ use super::regs::{
 use crate::lower::{Mask, Plan};
 
 const FUEL_AT: i32 = offset_of!(State, fuel) as i32;
+/// Room for a [`MayGoto`], that keeps the stack aligned.
+const MAY_GOTO: u32 = size_of::<MayGoto>().next_multiple_of(16) as u32;
 const UNWIND_AT: i32 = offset_of!(State, unwind) as i32;
 
 /// What a call from outside saves: for the main function and for all it calls, because a
@@ -146,9 +148,10 @@ impl Compiler<'_> {
 
     fn open_locals(&mut self) {
         if self.function.may_goto {
-            self.asm.sp(Alu::Sub, SP, SP, 16);
-            self.asm.mov_imm(T0, MAY_GOTO);
-            self.asm.store(8, T0, SP, 0);
+            self.asm.sp(Alu::Sub, SP, SP, MAY_GOTO);
+            self.asm.mov_imm(T0, MayGoto::NEW.left);
+            self.asm.store_pair(T0, ZR, 0);
+            self.asm.store(8, ZR, SP, 16);
         }
     }
 
@@ -199,7 +202,7 @@ impl Compiler<'_> {
 
     pub(super) fn epilogue(&mut self) {
         if self.function.may_goto {
-            self.asm.sp(Alu::Add, SP, SP, 16);
+            self.asm.sp(Alu::Add, SP, SP, MAY_GOTO);
         }
         if self.is_entry() {
             return self.leave_well();

@@ -224,7 +224,12 @@ impl<'a> Plan<'a> {
         };
         match *op {
             Op::Jump { off, .. } => jump(off)?,
-            Op::JumpIf { off, .. } | Op::MayGoto { off } => jump(off.into())?,
+            Op::JumpIf { off, .. } => jump(off.into())?,
+            Op::MayGoto { off } => {
+                jump(off.into())?;
+                // The clock is looked at in Rust.
+                self.needs.state = true;
+            }
             Op::Exit => self.flags[slot + 1] |= SEGMENT,
             Op::Call(call) => {
                 self.has_calls = true;
@@ -256,9 +261,7 @@ impl<'a> Plan<'a> {
                 }
             }
             Op::CallReg(_) => return Err(LoadErrorKind::Unsupported("callx")),
-            Op::MovPercpu { .. } => {
-                return Err(LoadErrorKind::Unsupported("a per-CPU address"));
-            }
+            Op::MovPercpu { .. } => self.needs.state = true,
             _ => {}
         }
         if (reads(op) | writes(op)) & regs::FRAME != 0 {
@@ -314,7 +317,7 @@ impl<'a> Plan<'a> {
                 function.writes |= writes(op);
                 function.calls |= match op {
                     Op::Call(_) => self.inline_at(slot).is_none_or(Inline::calls),
-                    Op::LoadPacket { .. } => true,
+                    Op::LoadPacket { .. } | Op::MayGoto { .. } => true,
                     _ => false,
                 };
                 function.may_goto |= matches!(op, Op::MayGoto { .. });

@@ -31,6 +31,8 @@ pub(super) enum Stub {
     Access,
     /// Legacy packet loads: offset in R11, detail in R10; gives value and failure there.
     Packet,
+    /// A round of `may_goto` is over: budget's address in R11, detail in R10; gives R11, 0 to jump.
+    MayGoto,
     /// Opens the frame above; detail in R10.
     Open,
     /// Closes the frame above.
@@ -39,11 +41,12 @@ pub(super) enum Stub {
     Stop,
 }
 
-const STUBS: [Stub; 7] = [
+const STUBS: [Stub; 8] = [
     Stub::Helper,
     Stub::TailCall,
     Stub::Access,
     Stub::Packet,
+    Stub::MayGoto,
     Stub::Open,
     Stub::Close,
     Stub::Stop,
@@ -57,6 +60,7 @@ impl Stub {
             Stub::TailCall => "tail call",
             Stub::Access => "unknown place",
             Stub::Packet => "legacy packet load",
+            Stub::MayGoto => "clock of may_goto",
             Stub::Open => "open a frame",
             Stub::Close => "close a frame",
             Stub::Stop => "stop",
@@ -209,6 +213,9 @@ impl Compiler<'_> {
                 Stub::TailCall => self.tail_call_stub(),
                 Stub::Access => self.preserving_stub(callout::access as *const () as usize, true),
                 Stub::Packet => self.preserving_stub(callout::packet as *const () as usize, false),
+                Stub::MayGoto => {
+                    self.preserving_stub(callout::may_goto as *const () as usize, false);
+                }
                 Stub::Open => self.preserving_stub(callout::open as *const () as usize, true),
                 Stub::Close => self.preserving_stub(callout::close as *const () as usize, true),
                 Stub::Stop => self.stop_stub(),

@@ -3,8 +3,9 @@
 use bpfkit_isa::{Cond, Op, Operand, Reg, Width};
 
 use super::Compiler;
+use super::call::Stub;
 use super::emit::{Arith, Cc, Label, Mem};
-use super::regs::RSP;
+use super::regs::{R10, R11, RSP};
 use crate::lower::{Plan, Rule};
 
 fn code(cond: Cond) -> Cc {
@@ -101,15 +102,18 @@ impl Compiler<'_> {
         Some(next + 1)
     }
 
-    /// Falls through as often as the frame's budget allows. The budget lies on top of the stack.
+    /// Falls through as long as the frame's budget allows. The budget lies on top of the stack.
     pub(super) fn may_goto(&mut self, off: i16) {
         self.flush(self.plan.live_out(self.slot));
         self.asm.arith_imm(Arith::Sub, true, Mem::at(RSP, 0), 1);
-        let (spent, entry) = (self.jump_to(off.into()), self.asm.label());
-        self.asm.jcc(Cc::Ae, entry);
-        // It stays at zero.
-        self.asm.store_imm(8, Mem::at(RSP, 0), 0);
-        self.asm.jmp(spent);
-        self.asm.bind(entry);
+        let (spent, go_on) = (self.jump_to(off.into()), self.asm.label());
+        self.asm.jcc(Cc::Ae, go_on);
+        self.asm.lea(R11, Mem::at(RSP, 0));
+        self.asm.mov_imm(R10, (self.slot as u64) << 8);
+        let stub = self.stubs.label(Stub::MayGoto, &mut self.asm);
+        self.asm.call(stub);
+        self.asm.test(false, R11, R11);
+        self.asm.jcc(Cc::E, spent);
+        self.asm.bind(go_on);
     }
 }

@@ -20,17 +20,19 @@ mod regs;
 mod tests;
 mod trampoline;
 
+use std::mem::offset_of;
+
 use bpfkit_isa::{Op, Reg};
-use bpfkit_runtime::native::{Slot, Value};
+use bpfkit_runtime::native::{Slot, State, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
 use crate::backend::{Compiled, Features, Origin, parts};
 use crate::lower::{Function, Mask, Plan, Rule, Zeros};
 use address::Pending;
 use call::{Stub, Stubs};
-use emit::{Asm, Label};
+use emit::{Arith, Asm, Label, Mem};
 use prologue::Entry;
-use regs::FUEL;
+use regs::{FUEL, STATE};
 
 pub(crate) use trampoline::trampoline;
 
@@ -355,7 +357,16 @@ impl Compiler<'_> {
             Op::Call(call) => self.call(call)?,
             Op::Exit => self.exit(),
             Op::CallReg(_) => return Err(LoadErrorKind::Unsupported("callx")),
-            Op::MovPercpu { .. } => return Err(LoadErrorKind::Unsupported("a per-CPU address")),
+            Op::MovPercpu { dst, src } => {
+                let src = self.value(src);
+                let home = self.define(dst);
+                if src != home {
+                    self.asm.mov(true, home, src);
+                }
+                let offset = offset_of!(State, percpu_offset) as i32;
+                self.asm
+                    .arith(Arith::Add, true, home, Mem::at(STATE, offset));
+            }
         }
         Ok(())
     }

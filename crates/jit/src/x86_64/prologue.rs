@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use bpfkit_runtime::native::{MAY_GOTO, State};
+use bpfkit_runtime::native::{MayGoto, State};
 
 use super::Compiler;
 use super::emit::{Arith, Label, Mem};
@@ -10,6 +10,8 @@ use super::regs::{ARGS, FRAME, FUEL, Gpr, RAX, RCX, RDI, RDX, RSI, RSP, SAVED, S
 use crate::lower::{Mask, Plan};
 
 const FUEL_AT: i32 = offset_of!(State, fuel) as i32;
+/// Room for a [`MayGoto`], that keeps the stack aligned.
+const MAY_GOTO: i32 = size_of::<MayGoto>().next_multiple_of(16) as i32;
 const UNWIND_AT: i32 = offset_of!(State, unwind) as i32;
 
 /// What a call from outside saves: for the main function and for all it calls, because a
@@ -102,10 +104,12 @@ impl Compiler<'_> {
     fn open_locals(&mut self) {
         self.locals = 0;
         if self.function.may_goto {
-            // Two words keep the stack aligned; the budget is the lower one.
-            self.move_stack(Arith::Sub, 16);
-            self.asm.store_imm(8, Mem::at(RSP, 0), MAY_GOTO as i32);
-            self.locals = 16;
+            self.move_stack(Arith::Sub, MAY_GOTO);
+            let MayGoto { left, .. } = MayGoto::NEW;
+            for (i, word) in [left as i32, 0, 0].into_iter().enumerate() {
+                self.asm.store_imm(8, Mem::at(RSP, 8 * i as i32), word);
+            }
+            self.locals = MAY_GOTO;
         }
     }
 

@@ -120,6 +120,21 @@ impl<F: Unary> Instruction for Move<F> {
     }
 }
 
+/// `dst = src` in this CPU's data.
+pub(super) struct MovPercpu;
+
+impl Instruction for MovPercpu {
+    #[inline(always)]
+    unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
+        // SAFETY: by this function's contract; nobody else borrows the run's Env here.
+        unsafe {
+            let offset = (*cpu.env).percpu_offset();
+            cpu.set_dst(cpu.src_value::<LINK>().wrapping_add(offset));
+            cpu.next()
+        }
+    }
+}
+
 /// `ld_imm64`; the value lies in the second slot.
 pub(super) struct LoadImm64;
 

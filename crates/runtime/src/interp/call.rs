@@ -7,9 +7,10 @@ use super::inst::{Cpu, Flow, Inst, Instruction, trap};
 use crate::engine::{Local, ProgramSlot};
 use crate::env::{Args, Env};
 use crate::fault::{FaultKind, Trap};
+use crate::may_goto::MayGoto;
 use crate::memory::Spans;
 use crate::observe::Step;
-use crate::vm::{FRAME_BYTES, MAX_FRAMES, MAX_TAIL_CALLS, MAY_GOTO_BUDGET, Window};
+use crate::vm::{FRAME_BYTES, MAX_FRAMES, MAX_TAIL_CALLS, Window};
 
 /// Tells the run where it is, before code that looks at it.
 ///
@@ -91,7 +92,7 @@ impl Instruction for CallLocal {
 unsafe fn open<const CHECKED: bool>(env: *mut Env<'static>, window: *mut Window) {
     // SAFETY: by this function's contract; each window has a stack frame below its R10.
     unsafe {
-        (*window).may_goto = MAY_GOTO_BUDGET;
+        (*window).may_goto = MayGoto::NEW;
         (*window).caller = None;
         if CHECKED {
             let top = (*window).r[10];
@@ -234,7 +235,7 @@ unsafe fn tail_call(cpu: &mut Cpu) -> Flow {
         match program.as_any().downcast_ref::<Loaded>() {
             Some(loaded) if here.is_some_and(|h| h.threaded == loaded.threaded) => {
                 cpu.fuel = settle(env, cpu.fuel, cpu.pc.addr(), loaded.code.as_ptr().addr());
-                (*window).may_goto = MAY_GOTO_BUDGET;
+                (*window).may_goto = MayGoto::NEW;
                 (*window).r[1] = context;
                 cpu.pc = loaded.code.as_ptr();
                 Flow::Go
@@ -426,7 +427,7 @@ impl Loaded {
             let (to, caller) = ((*window).return_to, (*window).caller);
             Window::set_args(window, &args);
             (*window).return_to = std::ptr::null();
-            (*window).may_goto = MAY_GOTO_BUDGET;
+            (*window).may_goto = MayGoto::NEW;
             let result = self.execute(env, self.code.as_ptr(), window);
             (*window).return_to = to;
             (*window).caller = caller;

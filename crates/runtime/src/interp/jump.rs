@@ -72,7 +72,7 @@ impl Instruction for Jump {
     }
 }
 
-/// Falls through as often as the frame's budget allows, then jumps.
+/// Falls through as long as the frame's budget allows, then jumps.
 pub(super) struct MayGoto;
 
 impl Instruction for MayGoto {
@@ -80,12 +80,23 @@ impl Instruction for MayGoto {
     unsafe fn step<const CHECKED: bool, const LINK: u8>(cpu: &mut Cpu) -> Flow {
         // SAFETY: by this function's contract.
         unsafe {
-            let left = &mut (*cpu.window()).may_goto;
+            let left = &mut (*cpu.window()).may_goto.left;
             if *left == 0 {
-                return cpu.jump::<CHECKED>(i32::from(cpu.off()));
+                return Flow::Slow;
             }
             *left -= 1;
             cpu.next()
+        }
+    }
+
+    unsafe fn slow<const CHECKED: bool>(cpu: &mut Cpu) -> Flow {
+        // SAFETY: by this function's contract; the run's Env is borrowed by nobody else here.
+        unsafe {
+            let budget = &mut (*cpu.window()).may_goto;
+            match budget.again((*cpu.env).host()) {
+                true => cpu.next(),
+                false => cpu.jump::<CHECKED>(i32::from(cpu.off())),
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use super::access::{
     self, Atomic32, Atomic64, Load, LoadAcquire, LoadPacket, Store, StoreRelease, Update,
 };
 use super::access::{TO_NOWHERE, TO_R0, TO_SRC, Value};
-use super::alu::{self, Alu, ArenaCast, Binary, LoadImm64, Move};
+use super::alu::{self, Alu, ArenaCast, Binary, LoadImm64, MovPercpu, Move};
 use super::call::{CallHelper, CallLocal, Exit, TailCall};
 use super::inst::Instruction;
 use super::jump::{self, Compare, Jump, JumpIf, MayGoto};
@@ -147,7 +147,8 @@ pub(super) fn select<V: Visit>(op: &Op, v: V) -> Option<V::Out> {
         Op::Call(Call::Helper(_) | Call::Kfunc { .. }) => v.visit::<CallHelper>(),
         Op::Call(Call::Local(_)) => v.visit::<CallLocal>(),
         Op::Exit => v.visit::<Exit>(),
-        Op::CallReg(_) | Op::MovPercpu { .. } => return None,
+        Op::MovPercpu { .. } => v.visit::<MovPercpu>(),
+        Op::CallReg(_) => return None,
     })
 }
 
