@@ -142,6 +142,10 @@ pub struct Kernel {
 }
 
 const LOG_BYTES: usize = 1 << 20;
+/// Least size of a ring buffer in bytes.
+const PAGE: u32 = 4096;
+/// Where an arena lies that says nothing of it.
+const ARENA_ADDRESS: u64 = 1 << 44;
 /// How long the first, smallest program may take.
 const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 /// Room behind a packet, for programs that grow it.
@@ -200,6 +204,12 @@ impl Kernel {
         Ok(kernel)
     }
 
+    /// How long a call may take before the kernel counts as [`OracleError::Stuck`]; a minute
+    /// unless it is said, which the longest verification on real processors stays far below.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.child.patience = patience;
+    }
+
     /// Loads an object's BTF, which global functions, callbacks and special fields of map
     /// values need.
     ///
@@ -216,10 +226,11 @@ impl Kernel {
         Ok(BtfHandle { fd })
     }
 
-    /// Creates a map as declared and fills in a data section's bytes; constants are frozen. Where the kernel
+    /// Creates a map as declared and fills in a data section's bytes. Where the kernel
     /// refuses the types of key and value, it is created without, as libbpf does.
     ///
-    /// `max_entries` 0 becomes 1.
+    /// Sizes that the declaration leaves open are chosen as libbpf and veristat choose them,
+    /// and constants are frozen.
     ///
     /// # Errors
     /// Those of `BPF_MAP_CREATE`.
@@ -236,12 +247,12 @@ impl Kernel {
             .u32(map_create::TYPE, def.map_type as u32)
             .u32(map_create::KEY_SIZE, def.key_size)
             .u32(map_create::VALUE_SIZE, def.value_size)
-            .u32(map_create::MAX_ENTRIES, def.max_entries.max(1))
+            .u32(map_create::MAX_ENTRIES, max_entries(def))
             .u32(map_create::FLAGS, def.flags)
             .u32(map_create::INNER_FD, inner.map_or(0, |map| map.fd as u32))
             .u32(map_create::NUMA_NODE, def.numa_node)
             .name(map_create::NAME, &def.name)
-            .u64(map_create::EXTRA, def.extra);
+            .u64(map_create::EXTRA, map_extra(def));
         let mut typed = attr;
         if let Some(btf) = btf {
             typed = typed
@@ -673,6 +684,30 @@ impl Kernel {
     /// Lets go of a map.
     pub fn drop_map(&mut self, map: MapHandle) {
         self.child.close(map.fd);
+    }
+}
+
+/// Entries of a map: at least one, save for storage, which belongs to its objects and has
+/// no number; ring buffers are powers of two of at least a page.
+fn max_entries(def: &MapDef) -> u32 {
+    use MapType::*;
+    match def.map_type {
+        SkStorage | TaskStorage | InodeStorage | CgrpStorage | CgroupStorage
+        | PercpuCgroupStorage => 0,
+        Ringbuf | UserRingbuf => {
+            let bytes = def.max_entries.max(PAGE);
+            bytes.checked_next_power_of_two().unwrap_or(bytes)
+        }
+        _ => def.max_entries.max(1),
+    }
+}
+
+/// `map_extra`: an arena whose address is left open gets the one that libbpf's users choose
+/// on x86-64, as nothing maps it here.
+fn map_extra(def: &MapDef) -> u64 {
+    match (def.map_type, def.extra) {
+        (MapType::Arena, 0) => ARENA_ADDRESS,
+        (_, extra) => extra,
     }
 }
 

@@ -264,6 +264,7 @@ impl Checker<'_> {
         let op = insn.code & 0xf0;
         let wide = is_wide(insn);
         if arith::computable(op, wide, &src.range) {
+            self.mask_number(insn)?;
             if matches!(op, code::AND | code::OR) && src.range.bits.is_const() {
                 self.fork_all_or_nothing(insn, wide)?;
             }
@@ -398,6 +399,7 @@ impl Checker<'_> {
         self.check_sane_offset(num, ty)?;
         self.check_sane_offset(ptr, ty)?;
         unbound32(&mut dst.range);
+        let window = self.open_window(insn, ptr, num, swapped)?;
         let p = &ptr.range;
         match op {
             code::ADD | code::SUB => {
@@ -453,7 +455,11 @@ impl Checker<'_> {
         *self.reg_mut(n) = dst;
         result?;
         self.reg_mut(n).range.sync();
-        Ok(())
+        self.check_moved(n)?;
+        match window {
+            Some(window) => self.close_window(insn, window, swapped),
+            None => Ok(()),
+        }
     }
 
     /// A number that is not known, or too large, goes into the variable offset.

@@ -103,6 +103,7 @@ impl<'a> Checker<'a> {
             gpl: GPL.contains(&program.license.as_str()),
             arena: None,
             threw: false,
+            masks_unknown: false,
             records: Default::default(),
             kernel_objects: false,
             gatherer: None,

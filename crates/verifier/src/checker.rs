@@ -24,6 +24,7 @@ use crate::prune::IdMap;
 use crate::range::Range;
 use crate::record::Record;
 use crate::reg::{BtfOf, Reg, RegType};
+use crate::sanitize::Mask;
 use crate::state::{Frame, NO_CALLSITE, State, Step};
 use crate::store::Store;
 use crate::target::AttachInfo;
@@ -67,6 +68,8 @@ pub(crate) struct Aux {
     /// Whether every call of `bpf_loop` here could be turned into a loop: not seen yet,
     /// yes, no; and the callback that all name.
     pub loop_inline: Option<Option<u32>>,
+    /// Of arithmetic by an unprivileged process: how its number is masked.
+    pub mask: Option<Mask>,
 }
 
 impl Aux {
@@ -85,6 +88,7 @@ impl Aux {
         map: 0,
         extra: 0,
         loop_inline: None,
+        mask: None,
     };
 }
 
@@ -187,6 +191,9 @@ pub(crate) struct Checker<'a> {
     pub arena: Option<usize>,
     /// Some path throws an exception.
     pub threw: bool,
+    /// Some number of a pointer's move is masked and not known in advance: states must then
+    /// be alike in all numbers, so that every mask is seen.
+    pub masks_unknown: bool,
     /// Special fields of object types, as they are asked for.
     pub records: FxHashMap<(BtfOf, u32), Rc<Record>>,
     /// See [`Facts::needs_kernel_objects`](crate::Facts::needs_kernel_objects).

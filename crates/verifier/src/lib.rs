@@ -34,6 +34,7 @@ mod record;
 mod reg;
 mod resolve;
 mod rewrite;
+mod sanitize;
 mod slots;
 mod stack;
 mod state;

@@ -224,7 +224,14 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks a range of a map value: its bounds, and that no special field is touched.
-    fn check_map_value(&mut self, n: u8, off: i32, size: i32, zero_ok: bool, direct: bool) -> Res {
+    pub fn check_map_value(
+        &mut self,
+        n: u8,
+        off: i32,
+        size: i32,
+        zero_ok: bool,
+        direct: bool,
+    ) -> Res {
         let reg = *self.reg(n);
         let Some(map) = reg.map() else {
             return Err(Errno::Fault);

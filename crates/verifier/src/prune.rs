@@ -104,6 +104,8 @@ struct Comparison<'a> {
     privileged: bool,
     /// Whether it is tracked which numbers matter; else all do.
     tracked: bool,
+    /// Numbers decide how pointers' moves are masked: all of them matter.
+    masks_unknown: bool,
     exact: Exact,
     /// Where to look first; then where they were found to differ.
     place: Place,
@@ -129,6 +131,9 @@ impl Comparison<'_> {
         }
         match old.ty.base() {
             Base::Scalar => {
+                if self.masks_unknown {
+                    return old.same_value(cur) && self.ids.same_scalar(old.id, cur.id);
+                }
                 if !precise && self.tracked && self.exact == Exact::No {
                     return true;
                 }
@@ -365,6 +370,7 @@ impl Checker<'_> {
             ids: &mut self.idmap,
             privileged: self.env.privileged,
             tracked: self.env.privileged && !self.env.exact_numbers,
+            masks_unknown: self.masks_unknown,
             exact,
             place: self.store.differs_at[bucket],
         };
@@ -605,6 +611,7 @@ impl Checker<'_> {
             ids: &mut self.idmap,
             privileged,
             tracked,
+            masks_unknown: self.masks_unknown,
             exact: Exact::Yes,
             place: Place::default(),
         };

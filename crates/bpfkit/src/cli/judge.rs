@@ -14,7 +14,7 @@ use crate::cli::objects::Kernel;
 use crate::cli::progress;
 
 /// Stack of a worker: deep types and long call chains recurse.
-const WORKER_STACK: usize = 64 << 20;
+pub const WORKER_STACK: usize = 64 << 20;
 
 /// An opened file.
 pub struct Opened {
@@ -160,23 +160,11 @@ fn judge(
             return judged;
         }
     };
-    let prog_type = program.decl.prog_type;
-    if prog_type == ProgType::Unspec || (options.guess_extensions && prog_type == ProgType::Ext) {
-        match guess_type(&program) {
-            Some(row) => {
-                program.decl.prog_type = row.prog_type;
-                if let (ProgType::Ext, Some(attach)) = (prog_type, row.attach_type) {
-                    program.decl.attach_type = attach;
-                }
-                judged.guess = Some(row.prog_type);
-            }
-            None if prog_type == ProgType::Unspec => {
-                let section = &program.decl.section;
-                judged.verdict = Err(format!("section '{section}' names no program type"));
-                return judged;
-            }
-            None => {}
-        }
+    judged.guess = guess(&mut program, options.guess_extensions);
+    if program.decl.prog_type == ProgType::Unspec {
+        let section = &program.decl.section;
+        judged.verdict = Err(format!("section '{section}' names no program type"));
+        return judged;
     }
     let mut environment = Environment::new(kernel.btf());
     environment.privileged = !options.unprivileged;
@@ -209,11 +197,26 @@ fn judge(
 }
 
 /// Maps that the application is to size get one entry, as veristat gives them.
-fn sized(mut maps: Vec<MapDef>) -> Vec<MapDef> {
+pub fn sized(mut maps: Vec<MapDef>) -> Vec<MapDef> {
     for map in &mut maps {
         map.max_entries = map.max_entries.max(1);
     }
     maps
+}
+
+/// Gives a program whose section names no type, and where asked for an extension, the type
+/// that its argument suggests, as veristat does; says which.
+pub fn guess(program: &mut Program, extensions: bool) -> Option<ProgType> {
+    let known = program.decl.prog_type;
+    if known != ProgType::Unspec && !(extensions && known == ProgType::Ext) {
+        return None;
+    }
+    let row = guess_type(program)?;
+    program.decl.prog_type = row.prog_type;
+    if let (ProgType::Ext, Some(attach)) = (known, row.attach_type) {
+        program.decl.attach_type = attach;
+    }
+    Some(row.prog_type)
 }
 
 struct Guess {
@@ -223,7 +226,7 @@ struct Guess {
     attach_type: Option<AttachType>,
 }
 
-const fn guess(
+const fn by_context(
     context: &'static str,
     prog_type: ProgType,
     attach_type: Option<AttachType>,
@@ -238,21 +241,21 @@ const fn guess(
 /// Program types by their context, as veristat guesses them, with an attach type that suits.
 #[rustfmt::skip]
 const BY_CONTEXT: &[Guess] = &[
-    guess("__sk_buff", ProgType::SchedCls, None),
-    guess("xdp_md", ProgType::Xdp, Some(AttachType::Xdp)),
-    guess("bpf_sock", ProgType::CgroupSock, Some(AttachType::CgroupInet4PostBind)),
-    guess("bpf_sock_addr", ProgType::CgroupSockAddr, Some(AttachType::CgroupInet4Bind)),
-    guess("bpf_sock_ops", ProgType::SockOps, Some(AttachType::CgroupSockOps)),
-    guess("sk_msg_md", ProgType::SkMsg, Some(AttachType::SkMsgVerdict)),
-    guess("bpf_cgroup_dev_ctx", ProgType::CgroupDevice, Some(AttachType::CgroupDevice)),
-    guess("bpf_sysctl", ProgType::CgroupSysctl, Some(AttachType::CgroupSysctl)),
-    guess("bpf_sockopt", ProgType::CgroupSockopt, Some(AttachType::CgroupSetsockopt)),
-    guess("sk_reuseport_md", ProgType::SkReuseport, Some(AttachType::SkReuseportSelectOrMigrate)),
-    guess("bpf_sk_lookup", ProgType::SkLookup, Some(AttachType::SkLookup)),
-    guess("bpf_raw_tracepoint_args", ProgType::RawTracepoint, None),
-    guess("pt_regs", ProgType::Kprobe, None),
-    guess("bpf_perf_event_data", ProgType::PerfEvent, None),
-    guess("bpf_user_pt_regs_t", ProgType::PerfEvent, None),
+    by_context("__sk_buff", ProgType::SchedCls, None),
+    by_context("xdp_md", ProgType::Xdp, Some(AttachType::Xdp)),
+    by_context("bpf_sock", ProgType::CgroupSock, Some(AttachType::CgroupInet4PostBind)),
+    by_context("bpf_sock_addr", ProgType::CgroupSockAddr, Some(AttachType::CgroupInet4Bind)),
+    by_context("bpf_sock_ops", ProgType::SockOps, Some(AttachType::CgroupSockOps)),
+    by_context("sk_msg_md", ProgType::SkMsg, Some(AttachType::SkMsgVerdict)),
+    by_context("bpf_cgroup_dev_ctx", ProgType::CgroupDevice, Some(AttachType::CgroupDevice)),
+    by_context("bpf_sysctl", ProgType::CgroupSysctl, Some(AttachType::CgroupSysctl)),
+    by_context("bpf_sockopt", ProgType::CgroupSockopt, Some(AttachType::CgroupSetsockopt)),
+    by_context("sk_reuseport_md", ProgType::SkReuseport, Some(AttachType::SkReuseportSelectOrMigrate)),
+    by_context("bpf_sk_lookup", ProgType::SkLookup, Some(AttachType::SkLookup)),
+    by_context("bpf_raw_tracepoint_args", ProgType::RawTracepoint, None),
+    by_context("pt_regs", ProgType::Kprobe, None),
+    by_context("bpf_perf_event_data", ProgType::PerfEvent, None),
+    by_context("bpf_user_pt_regs_t", ProgType::PerfEvent, None),
 ];
 
 fn guess_type(program: &Program) -> Option<&'static Guess> {

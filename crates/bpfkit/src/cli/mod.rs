@@ -11,6 +11,7 @@ mod failure;
 mod features;
 mod files;
 mod filter;
+mod glob;
 mod hex;
 mod host;
 mod jit;
@@ -19,6 +20,7 @@ mod machine;
 mod map_words;
 mod objdump;
 mod objects;
+mod oracle_rows;
 mod output;
 mod perf;
 mod progress;
@@ -27,11 +29,13 @@ mod report;
 mod return_codes;
 mod run;
 mod seccomp;
+mod selftest;
 mod symbols;
 mod values;
 mod verify;
 mod veristat;
 mod xlated;
+mod vmtest;
 
 use std::process::ExitCode;
 
@@ -61,6 +65,10 @@ enum Command {
     Verify(verify::Arguments),
     /// Collect and compare verification statistics, as the kernel's veristat does
     Veristat(Box<veristat::Arguments>),
+    /// Run selftest objects as the kernel's test_progs runs them
+    Selftest(Box<selftest::Arguments>),
+    /// Have another kernel's verifier judge objects, in a virtual machine
+    Vmtest(vmtest::Arguments),
     /// Print a program's instructions
     Disasm(disasm::Arguments),
     /// Assemble text to instructions
@@ -105,6 +113,8 @@ pub fn main() -> ExitCode {
         Command::Seccomp(arguments) => seccomp::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Veristat(arguments) => veristat::run(&arguments),
+        Command::Selftest(arguments) => selftest::run(&arguments),
+        Command::Vmtest(arguments) => vmtest::run(&arguments),
         Command::Disasm(arguments) => disasm::run(&arguments),
         Command::Asm(arguments) => asm::run(&arguments),
         Command::Jit(arguments) => jit::run(&arguments),

@@ -63,7 +63,7 @@ impl Kernel {
 }
 
 /// The running kernel's configuration, where it tells.
-fn running_config() -> Option<String> {
+pub fn running_config() -> Option<String> {
     let mut text = String::new();
     let file = File::open("/proc/config.gz").ok()?;
     flate2::read::GzDecoder::new(file)
@@ -79,14 +79,18 @@ fn parse_btf(path: &Path) -> Result<Btf> {
 
 /// Reads and opens an object.
 pub fn open(path: &Path) -> Result<Object> {
-    let bytes = files::read(path)?;
+    parse(path, &files::read(path)?)
+}
+
+/// Opens an object that was read from that path.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Object> {
     let name = path
         .file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy();
     // libbpf takes the file name up to its first dot as the object's name.
     let name = name.split('.').next().unwrap_or_default();
-    Object::open(name, &bytes)
+    Object::open(name, bytes)
         .map_err(|error| Failure::input(format!("{}: {error}", path.display())))
 }
 

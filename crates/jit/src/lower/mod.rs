@@ -121,6 +121,11 @@ impl<'a> Plan<'a> {
         // Callouts say where they come from.
         plan.needs.frame |= plan.needs.state;
         plan.live_out = live::live_out(&plan);
+        for index in 0..plan.functions.len() {
+            // Entering a function clears what it reads first, which is a write as well.
+            let first = plan.live_in(plan.functions[index].start as usize);
+            plan.functions[index].writes |= first;
+        }
         Ok(plan)
     }
 

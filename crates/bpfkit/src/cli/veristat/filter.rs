@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::cli::failure::{Failure, Result};
 use crate::cli::files;
+use crate::cli::glob::fits as glob_matches;
 use crate::cli::veristat::stats::{Named, Row};
 
 /// Filters that let through, and filters that keep back.
@@ -215,54 +216,10 @@ fn parse_value(text: &str) -> Option<i64> {
     text.trim_start().parse().ok()
 }
 
-/// Whether a glob, in which `*` is any text, fits all of a name. The work is bounded by the
-/// product of their lengths.
-pub fn glob_matches(glob: &str, name: &str) -> bool {
-    let (glob, name) = (glob.as_bytes(), name.as_bytes());
-    let (mut g, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match glob.get(g) {
-            Some(b'*') => {
-                star = Some((g, n));
-                g += 1;
-            }
-            Some(byte) if *byte == name[n] => {
-                g += 1;
-                n += 1;
-            }
-            // What the last star stands for grows by a byte.
-            _ => match star {
-                Some((at, from)) => {
-                    star = Some((at, from + 1));
-                    g = at + 1;
-                    n = from + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    glob[g..].iter().all(|byte| *byte == b'*')
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Filters, glob_matches};
+    use super::Filters;
     use crate::cli::veristat::stats::{Row, Stat};
-
-    #[test]
-    fn globs() {
-        for (glob, name, fits) in [
-            ("a*c", "abbc", true),
-            ("a*c", "abbcd", false),
-            ("*", "", true),
-            ("**x*", "axb", true),
-            ("abc", "ab", false),
-            ("*a*b*c", "xxaybzc", true),
-        ] {
-            assert_eq!(glob_matches(glob, name), fits, "{glob} {name}");
-        }
-    }
 
     fn filters(words: &[&str]) -> Filters {
         let words: Vec<String> = words.iter().map(|&w| w.to_owned()).collect();

@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use crate::cli::failure::{Exit, Failure, Result};
 use crate::cli::judge::{self, Job, Judged, Opened};
 use crate::cli::objects::{self, LinkArguments};
-use crate::cli::{files, output, progress};
+use crate::cli::{files, glob, output, progress};
 use filter::Filters;
 use stats::{Row, Spec, Stat};
 
@@ -417,8 +417,7 @@ fn expand_glob(word: &str, paths: &mut Vec<PathBuf>) {
         _ => Path::new("."),
     };
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let fitting =
-        entries.filter(|entry| filter::glob_matches(&glob, &entry.file_name().to_string_lossy()));
+    let fitting = entries.filter(|entry| glob::fits(&glob, &entry.file_name().to_string_lossy()));
     let mut found: Vec<PathBuf> = fitting
         .map(|entry| path.with_file_name(entry.file_name()))
         .collect();
