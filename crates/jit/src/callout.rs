@@ -3,10 +3,8 @@
 //! [`Env`] while the code unwinds.
 
 use bpfkit_isa::Size;
-use bpfkit_maps::Map;
 use bpfkit_runtime::native::{MayGoto, State, poison};
 use bpfkit_runtime::{Args, Env, FRAME_BYTES, FaultKind, HelperFn, Trap};
-use bpfkit_spec::MapType;
 
 /// Reasons to stop, as instructions say them in the low eight bits of their detail.
 pub(crate) const STEP_LIMIT: u32 = 0;
@@ -108,32 +106,6 @@ pub(crate) unsafe extern "C" fn ask(state: *mut State, function: usize) -> u64 {
             std::mem::transmute::<*const (), HelperFn>(std::ptr::with_exposed_provenance(function));
         function(env, &[0; 5]).unwrap_or(0)
     }
-}
-
-/// The address of the function that looks a key up in a map, as [`lookup_in`]: none for
-/// maps whose elements are maps, which the run has to keep.
-pub(crate) fn lookup(map: &Map) -> Option<u64> {
-    use MapType::{Hash, LpmTrie, LruHash, LruPercpuHash, PercpuHash};
-    match map.map_type() {
-        Hash | LruHash | PercpuHash | LruPercpuHash | LpmTrie => {
-            Some((lookup_in as *const ()).addr() as u64)
-        }
-        _ => None,
-    }
-}
-
-/// Looks a key up: the address of the value, or 0.
-///
-/// # Safety
-/// `map` is a map that lives, `key` the address of as many bytes as its keys have.
-unsafe extern "C" fn lookup_in(map: *const Map, key: *const u8, cpu: u32) -> u64 {
-    // SAFETY: by this function's contract.
-    let (map, key) = unsafe {
-        let map = &*map;
-        (map, std::slice::from_raw_parts(key, map.key_size()))
-    };
-    let value = map.lookup(cpu, key);
-    value.map_or(0, |value| value.as_ptr().expose_provenance() as u64)
 }
 
 /// # Safety
@@ -273,10 +245,9 @@ pub(crate) unsafe extern "C" fn stop(
 
 /// The functions in Rust that machine code calls, with their addresses, for listings.
 pub fn callouts() -> impl Iterator<Item = (u64, &'static str)> {
-    let functions: [(*const (), &str); 10] = [
+    let functions: [(*const (), &str); 9] = [
         (may_goto as *const (), "callout::may_goto"),
         (ask as *const (), "callout::ask"),
-        (lookup_in as *const (), "callout::lookup_in"),
         (helper as *const (), "callout::helper"),
         (tail_call as *const (), "callout::tail_call"),
         (access as *const (), "callout::access"),
@@ -285,7 +256,9 @@ pub fn callouts() -> impl Iterator<Item = (u64, &'static str)> {
         (close as *const (), "callout::close"),
         (stop as *const (), "callout::stop"),
     ];
+    let lookups = bpfkit_maps::lookup_fns().map(|(at, name)| (at as *const (), name));
     functions
         .into_iter()
+        .chain(lookups)
         .map(|(at, name)| (at.addr() as u64, name))
 }

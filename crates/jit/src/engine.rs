@@ -258,6 +258,13 @@ pub fn machine_code(program: &dyn Local) -> Option<MachineCode<'_>> {
     })
 }
 
+/// Addresses of a function: where it is entered from outside, and its own code.
+#[derive(Clone, Copy)]
+struct Place {
+    entry: usize,
+    function: usize,
+}
+
 type Entry = unsafe extern "C" fn(*mut State, *const Args, u64, usize) -> Pair;
 
 /// Code at an address as something to call.
@@ -277,8 +284,8 @@ impl Loaded {
         self.pointers.get(usize::try_from(index).ok()?).copied()
     }
 
-    /// Runs the function at a slot in the open frame with that R10.
-    fn call(&self, env: &mut Env<'_>, slot: u32, frame: u64, args: Args) -> Result<u64, Trap> {
+    /// Where the code of the function at a slot is entered, and where it is.
+    fn place(&self, slot: u32) -> Result<Place, Trap> {
         let bad = || Trap::from(FaultKind::BadFunction(slot.into()));
         let (entry, function) = if slot == 0 {
             (0, 0)
@@ -290,8 +297,27 @@ impl Loaded {
             (self.enter_function.ok_or_else(bad)?, self.functions[at].1)
         };
         let start = self.code.start();
+        Ok(Place {
+            entry: start + entry as usize,
+            function: start + function as usize,
+        })
+    }
+
+    /// Runs the function at a slot in the open frame with that R10.
+    fn call(&self, env: &mut Env<'_>, slot: u32, frame: u64, args: Args) -> Result<u64, Trap> {
+        self.call_at(env, self.place(slot)?, frame, args)
+    }
+
+    #[inline]
+    fn call_at(
+        &self,
+        env: &mut Env<'_>,
+        place: Place,
+        frame: u64,
+        args: Args,
+    ) -> Result<u64, Trap> {
         let state = env.native_state();
-        // SAFETY: `entry` is an offset at which the backend put code of this signature. The
+        // SAFETY: at the entry the backend put code of this signature. The
         // state is the run's; the code reaches `env` through it while this borrow rests. The
         // code touches memory as `Trusted` or its checks allow.
         let result = unsafe {
@@ -299,8 +325,8 @@ impl Loaded {
             (*state).fuel = env.fuel();
             (*state).cpu = env.cpu();
             (*state).percpu_offset = env.percpu_offset();
-            let entry = entry_at(start + entry as usize);
-            entry(state, &raw const args, frame, start + function as usize)
+            let entry = entry_at(place.entry);
+            entry(state, &raw const args, frame, place.function)
         };
         // SAFETY: as above.
         let (fuel, slot) = unsafe { ((*state).fuel, (*state).scratch) };
@@ -363,6 +389,41 @@ impl Local for Loaded {
             .function(function)
             .ok_or(FaultKind::BadFunction(function))?;
         env.in_new_frame(|env, frame| self.call(env, slot, frame, args))
+    }
+
+    fn repeat(
+        &self,
+        env: &mut Env<'_>,
+        function: u64,
+        turns: u32,
+        context: u64,
+    ) -> Result<u64, Trap> {
+        let bad = FaultKind::BadFunction(function);
+        let place = self.place(self.function(function).ok_or(bad)?)?;
+        let turn = |env: &mut Env<'_>, frame, turn: u32| {
+            let args = [turn.into(), context, 0, 0, 0];
+            self.call_at(env, place, frame, args)
+        };
+        if turns == 0 {
+            return Ok(0);
+        }
+        if self.checked {
+            // Each turn begins with a frame of zeros.
+            for i in 0..turns {
+                if env.in_new_frame(|env, frame| turn(env, frame, i))? != 0 {
+                    return Ok(u64::from(i) + 1);
+                }
+            }
+            return Ok(turns.into());
+        }
+        env.in_new_frame(|env, frame| {
+            for i in 0..turns {
+                if turn(env, frame, i)? != 0 {
+                    return Ok(u64::from(i) + 1);
+                }
+            }
+            Ok(turns.into())
+        })
     }
 
     fn function_at(&self, insn: u32) -> Option<u64> {

@@ -23,7 +23,7 @@ use crate::storage::Storage;
 use crate::struct_ops::StructOps;
 use crate::value::{FieldHooks, ValueLayout};
 use crate::word_array::{WordArray, WordHash};
-use crate::{Errno, Guard, MapParams, check};
+use crate::{Errno, Guard, LookupFn, MapParams, check, direct};
 
 /// A map. Shared by programs on any number of threads and by the host.
 ///
@@ -35,7 +35,9 @@ pub struct Map {
     id: u32,
     params: MapParams,
     frozen: AtomicBool,
-    body: Body,
+    pub(crate) body: Body,
+    /// What looks a key up, for compiled programs.
+    pub(crate) direct: LookupFn,
 }
 
 /// The map itself, by type.
@@ -159,12 +161,15 @@ impl Map {
             MapType::Arena => Body::Arena(Arena::new(p)?),
             _ => return Err(Errno::EINVAL),
         };
-        Ok(Arc::new(Map {
+        let mut map = Map {
             id,
             params,
             frozen: AtomicBool::new(false),
             body,
-        }))
+            direct: direct::lookup_any,
+        };
+        map.direct = direct::choose(&map);
+        Ok(Arc::new(map))
     }
 
     /// A number that no other map of this process has.

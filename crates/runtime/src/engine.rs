@@ -272,6 +272,28 @@ pub trait Local: Executable {
     /// `function` is not a function of the program.
     fn invoke(&self, env: &mut Env<'_>, function: u64, args: [u64; 5]) -> Result<u64, Trap>;
 
+    /// Calls one of its functions, as [`invoke`](Self::invoke) does, with the number of the
+    /// turn and `context`, until it answers other than 0 or `turns` are through: `bpf_loop`.
+    /// Gives the number of turns.
+    ///
+    /// # Errors
+    /// As `invoke`.
+    fn repeat(
+        &self,
+        env: &mut Env<'_>,
+        function: u64,
+        turns: u32,
+        context: u64,
+    ) -> Result<u64, Trap> {
+        for turn in 0..turns {
+            let turn = u64::from(turn);
+            if self.invoke(env, function, [turn, context, 0, 0, 0])? != 0 {
+                return Ok(turn + 1);
+            }
+        }
+        Ok(turns.into())
+    }
+
     /// What `ld_imm64` loads for the subprogram that starts at that slot.
     fn function_at(&self, insn: u32) -> Option<u64>;
 

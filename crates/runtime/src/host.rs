@@ -114,10 +114,12 @@ impl Host for FixedHost {
 
     fn random(&self) -> u32 {
         // SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+        // Not one atomic step: threads that share a host may draw the same number.
         let mut z = self
             .seed
-            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+            .load(Ordering::Relaxed)
             .wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.seed.store(z, Ordering::Relaxed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) >> 32) as u32

@@ -19,8 +19,10 @@ impl Compiler<'_> {
             Inline::State(offset) => self.asm.load(4, false, RESULT, STATE, offset as i32),
             Inline::Array(array) => self.array(array),
             Inline::Lookup { function, map } => self.direct(function, |asm| {
-                // The key is in x1 already.
-                asm.mov_imm(X0, map);
+                // The key is in x1 already, and a map that is not known in x0.
+                if let Some(map) = map {
+                    asm.mov_imm(X0, map);
+                }
                 asm.load(4, false, X2, STATE, CPU_AT);
             }),
             Inline::Ask(helper) => self.direct(callout::ask as *const () as u64, |asm| {

@@ -15,7 +15,6 @@ use bpfkit_runtime::native::{Slot, State};
 use super::Plan;
 use super::regs::{Mask, writes};
 use super::rules::Rule;
-use crate::callout;
 
 const MAP_LOOKUP: i32 = 1;
 const KTIME_GET_NS: i32 = 5;
@@ -39,8 +38,8 @@ pub(crate) enum Inline {
     State(usize),
     /// R0 = the address of an element, or 0.
     Array(Array),
-    /// R0 = `function(map, key, cpu)`: a look-up, given with the map.
-    Lookup { function: u64, map: u64 },
+    /// R0 = `function(map, key, cpu)`: a look-up, with the map where it is known.
+    Lookup { function: u64, map: Option<u64> },
     /// R0 = `callout::ask(state, function)`: a helper without arguments that cannot fail.
     Ask(u64),
 }
@@ -66,6 +65,7 @@ impl Inline {
         match self {
             Inline::Constant(_) | Inline::State(_) | Inline::Ask(_) => 0,
             Inline::Array(Array { key: Some(_), .. }) => 0,
+            Inline::Lookup { map: None, .. } => 1 << 1 | 1 << 2,
             Inline::Array(_) | Inline::Lookup { .. } => 1 << 2,
         }
     }
@@ -243,8 +243,14 @@ impl Plan<'_> {
     }
 
     fn lookup(&self, known: &Known) -> Option<Inline> {
+        let direct = self.rules.has(Rule::DirectLookup);
         let Value::Map(index) = known.regs[1] else {
-            return None;
+            // An inner map, or one of several. Only verified code surely has a map there.
+            let function = (bpfkit_maps::lookup_any as *const ()).addr() as u64;
+            return (direct && !self.checked).then_some(Inline::Lookup {
+                function,
+                map: None,
+            });
         };
         let map = self.maps.get(index)?;
         let key = self.key(known, map)?;
@@ -265,12 +271,17 @@ impl Plan<'_> {
                 _ => Inline::Array(array),
             });
         }
-        if !self.rules.has(Rule::DirectLookup) {
+        if !direct {
             return None;
         }
-        let function = callout::lookup(map)?;
+        // A run keeps inner maps for checked code, which must know them again.
+        let inner = || map.inner_fn().filter(|_| !self.checked);
+        let function = map.lookup_fn().or_else(inner)?;
         let map = Arc::as_ptr(map).expose_provenance() as u64;
-        Some(Inline::Lookup { function, map })
+        Some(Inline::Lookup {
+            function: (function as *const ()).addr() as u64,
+            map: Some(map),
+        })
     }
 
     /// The key's value, where it is known; `None` if nobody has looked whether the key may

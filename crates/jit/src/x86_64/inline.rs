@@ -30,8 +30,10 @@ impl Compiler<'_> {
             }
             Inline::Array(array) => self.array(array),
             Inline::Lookup { function, map } => self.direct(function, |asm| {
-                // The key is in RSI already.
-                asm.mov_imm(RDI, map);
+                // The key is in RSI already, and a map that is not known in RDI.
+                if let Some(map) = map {
+                    asm.mov_imm(RDI, map);
+                }
                 asm.load(4, false, RDX, CPU);
             }),
             Inline::Ask(helper) => self.direct(callout::ask as *const () as u64, |asm| {

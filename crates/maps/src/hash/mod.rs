@@ -16,8 +16,9 @@ use crate::ops::{BatchOps, Ops};
 use crate::value::{ValueLayout, load, store};
 use crate::{Errno, MapParams, Progress, ValueRegion};
 use free::FreeElements;
+use hasher::KeyKind;
 pub(crate) use hasher::random_seed;
-use hasher::{BytesKey, Key, KeyKind, LongKey, PairKey, WordKey};
+pub(crate) use hasher::{BytesKey, Key, LongKey, PairKey, WordKey};
 use lru::{Lru, Node, Nodes};
 use table::{Elements, Place, Table};
 use write::Source;
@@ -264,6 +265,22 @@ impl HashMap {
             self.node(index).touch();
         }
         self.value_of(cpu, index)
+    }
+
+    /// As [`HashMap::get`], for a key in its register form of a map without values per CPU.
+    #[inline(always)]
+    pub(crate) fn get_key<K: Key, const LRU: bool>(&self, key: K) -> Option<NonNull<u8>> {
+        let index = self.find_key(key)?;
+        if LRU {
+            self.node(index).touch();
+        }
+        Some(self.elements.value(index))
+    }
+
+    /// Whether elements are evicted, and whether each CPU has values of its own.
+    pub(crate) fn traits(&self) -> (bool, bool) {
+        let lru = matches!(self.recycler, Recycler::Lru(_));
+        (lru, self.percpu.is_some())
     }
 
     /// Copies an element's value out as the host sees it.

@@ -117,6 +117,29 @@ impl LpmTrie {
         (element != 0).then(|| self.memory.value(element))
     }
 
+    /// As [`LpmTrie::get`], for keys of four bytes of data, where the processor can count bits.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn get_four(&self, length: u32, data: &[u8; 4]) -> Option<NonNull<u8>> {
+        if length != 32 {
+            let data = data.as_slice();
+            let element = match length {
+                0..32 => self.find_short(Prefix { length, data }),
+                _ => 0,
+            };
+            return (element != 0).then(|| self.memory.value(element));
+        }
+        // SAFETY: `counts_bits` said so when this function was chosen.
+        let element = unsafe { self.find_four(data) };
+        (element != 0).then(|| self.memory.value(element))
+    }
+
+    /// Whether [`LpmTrie::get_four`] may be called.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn counts_bits(&self) -> bool {
+        self.has_popcnt
+    }
+
     /// Bytes of elements and nodes that were ever used.
     pub fn memory_used(&self) -> u64 {
         let (elements, lines) = self.lock().recycler.used();

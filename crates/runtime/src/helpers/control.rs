@@ -20,12 +20,8 @@ fn bpf_loop(env: &mut Env<'_>, a: &Args) -> Ret {
     if turns > MAX_LOOPS {
         return Ok(errno(Errno::E2BIG));
     }
-    for i in 0..turns {
-        if env.call(a[1], [u64::from(i), a[2], 0, 0, 0])? != 0 {
-            return Ok(u64::from(i) + 1);
-        }
-    }
-    Ok(u64::from(turns))
+    let program = env.executable();
+    program.repeat(env, a[1], turns, a[2])
 }
 
 /// `(kptr, new)`: puts `new` in place and returns what was there.

@@ -19,7 +19,13 @@ fn lookup_on(env: &mut Env<'_>, a: &Args, cpu: u32) -> Ret {
     let map = env.map(a[0])?;
     let key = env.read(a[1], map.key_size() as u64)?;
     if matches!(map.map_type(), MapType::ArrayOfMaps | MapType::HashOfMaps) {
-        return Ok(map.inner(key).map_or(0, |inner| env.keep_map(inner)));
+        if env.checked() {
+            return Ok(map.inner(key).map_or(0, |inner| env.keep_map(inner)));
+        }
+        // The run's own guard keeps the inner map for as long as verified code can use it.
+        let guard = bpfkit_maps::pin();
+        let inner = map.lookup_inner(key, &guard);
+        return Ok(inner.map_or(0, |inner| (&raw const *inner).expose_provenance() as u64));
     }
     Ok(map
         .lookup(cpu, key)
