@@ -33,8 +33,8 @@ enum {
 	LRU_HASH = 9,
 	LPM_TRIE = 11,
 	ARRAY_OF_MAPS = 12,
+	SK_STORAGE = 24,
 	RINGBUF = 27,
-	TASK_STORAGE = 29,
 	BLOOM_FILTER = 30,
 };
 #define F_NO_PREALLOC 1
@@ -50,6 +50,11 @@ struct xdp_md {
 	u32 egress_ifindex;
 };
 
+struct __sk_buff {
+	u8 other_fields[168];
+	void *sk;
+};
+
 static void *(*map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*map_update_elem)(void *map, const void *key, const void *value,
 			       u64 flags) = (void *)2;
@@ -60,11 +65,10 @@ static u32 (*get_smp_processor_id)(void) = (void *)8;
 static long (*xdp_adjust_head)(struct xdp_md *ctx, int delta) = (void *)44;
 static long (*map_push_elem)(void *map, const void *value, u64 flags) = (void *)87;
 static long (*map_peek_elem)(void *map, void *value) = (void *)89;
+static void *(*sk_storage_get)(void *map, void *sk, void *value, u64 flags) = (void *)107;
 static long (*ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static void *(*ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*ringbuf_submit)(void *record, u64 flags) = (void *)132;
-static void *(*task_storage_get)(void *map, void *task, void *value, u64 flags) = (void *)156;
-static void *(*get_current_task_btf)(void) = (void *)158;
 static long (*loop)(u32 turns, void *callback, void *ctx, u64 flags) = (void *)181;
 static long (*strncmp)(const char *a, u32 size, const char *b) = (void *)182;
 

@@ -1,9 +1,9 @@
 #include "bench.h"
 
-/* Storage of the current task: the look-up that finds it, and a hash map by task beside it. */
+/* Storage of a socket: the look-up that finds it. */
 
 struct {
-	__uint(type, TASK_STORAGE);
+	__uint(type, SK_STORAGE);
 	__uint(map_flags, F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, u64);
@@ -12,37 +12,42 @@ struct {
 /* BPF_LOCAL_STORAGE_GET_F_CREATE */
 #define CREATE 1
 
-static long do_task(u32 index, u64 *sum)
+struct turn {
+	void *sk;
+	u64 sum;
+};
+
+static long do_socket(u32 index, struct turn *turn)
 {
-	*sum += get_current_task_btf() != 0;
+	turn->sum += turn->sk != 0;
 	return 0;
 }
 
-static long do_get(u32 index, u64 *sum)
+static long do_get(u32 index, struct turn *turn)
 {
-	u64 *value = task_storage_get(&storage, get_current_task_btf(), 0, 0);
+	u64 *value = sk_storage_get(&storage, turn->sk, 0, 0);
 
 	if (!value)
 		return 1;
-	*sum += *value;
+	turn->sum += *value;
 	return 0;
 }
 
-INLINE u32 run(long (*callback)(u32 index, u64 *sum))
+INLINE u32 run(struct __sk_buff *skb, long (*callback)(u32 index, struct turn *turn))
 {
-	u64 sum = 0;
+	struct turn turn = { .sk = skb->sk };
 
-	if (!task_storage_get(&storage, get_current_task_btf(), 0, CREATE))
+	if (!turn.sk || !sk_storage_get(&storage, turn.sk, 0, CREATE))
 		return FAILED;
-	return timed((void *)callback, &sum);
+	return timed((void *)callback, &turn);
 }
 
-SEC("raw_tp/sys_enter") int baseline(void *ctx)
+SEC("tc") int baseline(struct __sk_buff *skb)
 {
-	return run(do_task);
+	return run(skb, do_socket);
 }
 
-SEC("raw_tp/sys_enter") int get(void *ctx)
+SEC("tc") int get(struct __sk_buff *skb)
 {
-	return run(do_get);
+	return run(skb, do_get);
 }

@@ -27,6 +27,7 @@ pub enum Command {
     BtfLoad = 18,
     MapLookupDelete = 21,
     MapFreeze = 22,
+    MapUpdateBatch = 26,
 }
 
 /// The attribute block of one call.
@@ -87,6 +88,14 @@ pub mod elem {
     pub const KEY: usize = 8;
     pub const VALUE: usize = 16;
     pub const FLAGS: usize = 24;
+}
+
+/// Field offsets of the batch commands.
+pub mod batch {
+    pub const KEYS: usize = 16;
+    pub const VALUES: usize = 24;
+    pub const COUNT: usize = 32;
+    pub const FD: usize = 36;
 }
 
 /// Field offsets of `BPF_PROG_LOAD`.

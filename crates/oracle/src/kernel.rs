@@ -6,7 +6,9 @@ use bpfkit_isa::Insn;
 use bpfkit_object::{MapDef, MapOrigin, Program};
 use bpfkit_spec::MapType;
 
-use crate::attr::{Attr, Command, Errno, btf_load, elem, info, map_create, prog_load, test_run};
+use crate::attr::{
+    Attr, Command, Errno, batch, btf_load, elem, info, map_create, prog_load, test_run,
+};
 use crate::child::{Child, Repeat};
 
 /// Why the oracle has no answer.
@@ -565,6 +567,34 @@ impl Kernel {
             .u64(elem::VALUE, self.child.put(value)?)
             .u64(elem::FLAGS, flags);
         self.child.call(Command::MapUpdate, &mut attr)?;
+        Ok(())
+    }
+
+    /// Stores many values: keys and values one after the other, in the sizes of the map.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_UPDATE_BATCH`.
+    pub fn update_batch(
+        &mut self,
+        map: MapHandle,
+        keys: &[u8],
+        values: &[u8],
+    ) -> Result<(), OracleError> {
+        /// Elements of one call: their keys and values fit what is shared with the child.
+        const AT_ONCE: usize = 1 << 16;
+        let (key_size, value_size) = (map.key_size.max(1) as usize, map.lookup_bytes.max(1));
+        let pairs = keys
+            .chunks(AT_ONCE * key_size)
+            .zip(values.chunks(AT_ONCE * value_size));
+        for (keys, values) in pairs {
+            self.child.begin();
+            let mut attr = Attr::new()
+                .u64(batch::KEYS, self.child.put(keys)?)
+                .u64(batch::VALUES, self.child.put(values)?)
+                .u32(batch::COUNT, (keys.len() / key_size) as u32)
+                .u32(batch::FD, map.fd as u32);
+            self.child.call(Command::MapUpdateBatch, &mut attr)?;
+        }
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Loops, storage of the current task, and strings: what a call of the helper costs.
+//! Loops, storage of a socket, and strings: what a call of the helper costs.
 
 use crate::cli::bench::Arguments;
 use crate::cli::bench::machine::Source;
@@ -29,7 +29,6 @@ pub fn bpf_for(_: &Arguments) -> Result<Workload> {
 pub fn local_storage(_: &Arguments) -> Result<Workload> {
     let mut workload = Workload::new(STORAGE, "get");
     workload.baseline = Some("baseline");
-    workload.packet = &[];
     Ok(workload)
 }
 

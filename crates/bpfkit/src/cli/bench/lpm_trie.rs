@@ -9,7 +9,7 @@ use crate::cli::failure::{Failure, Result};
 /// Options that all of them understand.
 pub const OPTIONS: &[&str] = &["nr_entries", "prefix_len", "random"];
 
-const SOURCE: Source = Source {
+pub const SOURCE: Source = Source {
     name: "lpm_trie",
     bytes: include_bytes!("../../../../../testdata/bench/lpm_trie.bpf.o"),
 };
@@ -82,4 +82,9 @@ pub fn delete(arguments: &Arguments) -> Result<Workload> {
     let mut workload = swept(arguments, "delete")?;
     (workload.fill, workload.baseline) = (Some("fill"), Some("baseline"));
     Ok(workload)
+}
+
+/// Only the options are looked at: see `lpm_trie_free`.
+pub fn free(arguments: &Arguments) -> Result<Workload> {
+    swept(arguments, "free")
 }

@@ -176,9 +176,6 @@ pub trait Machine {
 
     /// Sets the bytes of a variable.
     fn set_global(&mut self, name: &str, value: &[u8]) -> Result;
-
-    /// The map itself, where it lives in this process.
-    fn local_map(&self, name: &str) -> Option<&Arc<Map>>;
 }
 
 /// Runs a program until it returns 0: how maps are filled.
@@ -360,10 +357,6 @@ impl Machine for Local<'_> {
         value[range].copy_from_slice(bytes);
         map.write(&[0; 4], &value, 0).map_err(errno(name))
     }
-
-    fn local_map(&self, name: &str) -> Option<&Arc<Map>> {
-        self.maps.by_name(name)
-    }
 }
 
 /// The running kernel.
@@ -484,9 +477,5 @@ impl Machine for InKernel<'_> {
         value[range].copy_from_slice(bytes);
         let written = self.oracle.update(self.maps[map], &[0; 4], &value, 0);
         written.map_err(Failure::machine)
-    }
-
-    fn local_map(&self, _name: &str) -> Option<&Arc<Map>> {
-        None
     }
 }

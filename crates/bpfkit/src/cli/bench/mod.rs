@@ -4,14 +4,14 @@
 //! A benchmark is a row of [`BENCHMARKS`], made in a file of its own: a [`Workload`] whose
 //! operations are counted, or a function that measures in its own way and gives an [`Answer`].
 
-#![allow(dead_code, reason = "benchmarks that follow use the rest")]
-
 mod calls;
 mod filter;
 mod lpm_trie;
+mod lpm_trie_free;
 mod machine;
 mod maps;
 mod plot;
+mod record;
 mod report;
 mod stats;
 mod throughput;
@@ -34,7 +34,7 @@ use crate::cli::{files, objects, output, progress};
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Benchmark to run
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present_any = ["list", "record"])]
     name: Option<String>,
     /// List the benchmarks
     #[arg(long)]
@@ -63,6 +63,9 @@ pub struct Arguments {
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// Measure everything and write it down in a folder by date there
+    #[arg(long, value_name = "DIR", conflicts_with = "name")]
+    record: Option<PathBuf>,
     /// Draw the result
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -114,6 +117,8 @@ struct Benchmark {
 enum Kind {
     /// Operations of a program are counted.
     Operations(fn(&Arguments) -> Result<Workload>),
+    /// Operations that no program can time.
+    Report(fn(&Arguments, &str) -> Result<Report>),
     /// In its own way.
     Own(fn(&Arguments, &objects::Kernel) -> Result<Answer>),
 }
@@ -185,6 +190,12 @@ const BENCHMARKS: &[Benchmark] = &[
         lpm_trie::OPTIONS,
         lpm_trie::delete,
     ),
+    Benchmark {
+        name: "lpm-trie-free",
+        about: "giving a full LPM trie back",
+        options: lpm_trie::OPTIONS,
+        kind: Kind::Report(lpm_trie_free::run),
+    },
     operations(
         "hashmap-lookup",
         "looking up keys of a full hash map",
@@ -229,7 +240,7 @@ const BENCHMARKS: &[Benchmark] = &[
     ),
     operations(
         "local-storage",
-        "finding the current task's storage",
+        "finding a socket's storage",
         &[],
         calls::local_storage,
     ),
@@ -294,8 +305,19 @@ impl Arguments {
         })
     }
 
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    /// Takes engines and times over.
+    fn take_common(&mut self, from: &Arguments) {
+        self.engines = from.engines.clone();
+        (self.duration, self.warmup) = (from.duration, from.warmup);
+        self.iteration = from.iteration;
+    }
+
     /// Options of particular benchmarks that were given.
-    fn given(&self) -> Vec<(&'static str, String)> {
+    pub fn given(&self) -> Vec<(&'static str, String)> {
         let all = [
             ("nr_entries", self.nr_entries.map(|n| n.to_string())),
             ("prefix_len", self.prefix_len.map(|n| n.to_string())),
@@ -322,42 +344,14 @@ pub fn run(arguments: &Arguments) -> Result {
             .map(|row| [row.name.to_owned(), row.about.to_owned()]);
         return output::table(&["benchmark", "measures"], rows);
     }
-    let name = arguments.name.as_deref().unwrap_or_default();
-    let benchmark = BENCHMARKS.iter().find(|row| row.name == name);
-    let benchmark = benchmark.ok_or_else(|| {
-        Failure::input(format!("no benchmark {name:?}; --list shows what there is"))
-    })?;
-    let given = arguments.given();
-    if let Some((option, _)) = given.iter().find(|(o, _)| !benchmark.options.contains(o)) {
-        return Err(Failure::input(format!(
-            "{name} does not support --{option}"
-        )));
-    }
     progress::catch_interrupt();
     let kernel = arguments.link.read()?;
-    match &benchmark.kind {
-        Kind::Operations(workload) => {
-            let workload = workload(arguments)?;
-            let span = arguments.span()?;
-            let (engines, skipped) = measure(&workload, arguments.engines(), span, &kernel)?;
-            let report = Report {
-                benchmark: name.to_owned(),
-                options: given,
-                producers: arguments.producers,
-                engines,
-                skipped,
-                unit: Unit::Mega,
-            };
-            tell_skipped(&report.skipped);
-            draw(arguments, || report.plot())?;
-            match arguments.format {
-                Format::Text => output::text(&report.text()),
-                Format::Json => output::json(&report),
-                Format::Csv => output::text(&report.csv(true)),
-            }
-        }
-        Kind::Own(measure) => {
-            let answer = measure(arguments, &kernel)?;
+    if let Some(dir) = &arguments.record {
+        return record::run(arguments, dir, &kernel);
+    }
+    match measure_one(find(arguments.name())?, arguments, &kernel)? {
+        Outcome::Report(report) => print(arguments, &report),
+        Outcome::Answer(answer) => {
             draw(arguments, || answer.plot)?;
             match arguments.format {
                 Format::Text => output::text(&answer.text),
@@ -365,6 +359,59 @@ pub fn run(arguments: &Arguments) -> Result {
                 Format::Csv => output::text(&answer.csv),
             }
         }
+    }
+}
+
+/// The benchmark of that name.
+fn find(name: &str) -> Result<&'static Benchmark> {
+    let benchmark = BENCHMARKS.iter().find(|row| row.name == name);
+    benchmark
+        .ok_or_else(|| Failure::input(format!("no benchmark {name:?}; --list shows what there is")))
+}
+
+/// What came of a benchmark.
+enum Outcome {
+    Report(Report),
+    Answer(Answer),
+}
+
+fn measure_one(
+    benchmark: &Benchmark,
+    arguments: &Arguments,
+    kernel: &objects::Kernel,
+) -> Result<Outcome> {
+    let (name, given) = (benchmark.name, arguments.given());
+    if let Some((option, _)) = given.iter().find(|(o, _)| !benchmark.options.contains(o)) {
+        return Err(Failure::input(format!(
+            "{name} does not support --{option}"
+        )));
+    }
+    Ok(match &benchmark.kind {
+        Kind::Operations(workload) => {
+            let workload = workload(arguments)?;
+            let span = arguments.span()?;
+            let (engines, skipped) = measure(&workload, arguments.engines(), span, kernel)?;
+            Outcome::Report(Report {
+                benchmark: name.to_owned(),
+                options: given,
+                producers: arguments.producers,
+                engines,
+                skipped,
+                unit: Unit::Mega,
+            })
+        }
+        Kind::Report(measure) => Outcome::Report(measure(arguments, name)?),
+        Kind::Own(measure) => Outcome::Answer(measure(arguments, kernel)?),
+    })
+}
+
+fn print(arguments: &Arguments, report: &Report) -> Result {
+    tell_skipped(&report.skipped);
+    draw(arguments, || report.plot())?;
+    match arguments.format {
+        Format::Text => output::text(&report.text()),
+        Format::Json => output::json(report),
+        Format::Csv => output::text(&report.csv(true)),
     }
 }
 
