@@ -37,6 +37,7 @@ const LINES: &[&str] = &[
     "local-storage",
     "strncmp",
     "xdp-lb",
+    "filter",
 ];
 
 /// A command line of the table.
