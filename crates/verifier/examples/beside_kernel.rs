@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use bpfkit_btf::Btf;
 use bpfkit_object::{Linker, MapDef, Object, Program};
-use bpfkit_oracle::{Kernel, LoadOptions};
+use bpfkit_oracle::{Kernel, LoadError, LoadOptions};
 use bpfkit_verifier::{Environment, verify};
 use judge::{Machine, Row};
 
@@ -106,6 +106,7 @@ fn time_file(
     let object = Object::open(file, &bytes).map_err(|e| format!("{file}: {e}"))?;
     let target = machine.target();
     let mut linker = Linker::new(&object, &target);
+    let btf = object.btf_for_kernel().ok();
     for row in rows {
         let name = row.name();
         let linked = object.program_index(&row.prog).map(|p| linker.link(p));
@@ -123,7 +124,12 @@ fn time_file(
             ours = ours.min(time_ours(&program, &maps, &machine.btf, options.cpu));
             match kernel {
                 None => theirs = row.us as f64,
-                Some(kernel) => match time_kernel(kernel, &program, &maps) {
+                Some(kernel) => match time_kernel(
+                    kernel,
+                    &program,
+                    &maps,
+                    program.btf.as_ref().and(btf.as_deref()),
+                ) {
                     Ok(us) => theirs = theirs.min(us),
                     Err(e) => {
                         eprintln!("{name}: {}", e.lines().next().unwrap_or_default());
@@ -174,11 +180,14 @@ fn time_ours(program: &Program, maps: &[MapDef], btf: &Btf, cpu: bool) -> f64 {
 }
 
 /// What the kernel says that verification took, in µs.
-fn time_kernel(kernel: &mut Kernel, program: &Program, maps: &[MapDef]) -> Result<f64, String> {
-    let btf = match &program.btf {
-        Some(btf) => kernel.load_btf(&btf.to_bytes()).ok(),
-        None => None,
-    };
+fn time_kernel(
+    kernel: &mut Kernel,
+    program: &Program,
+    maps: &[MapDef],
+    btf: Option<&[u8]>,
+) -> Result<f64, String> {
+    // Without its BTF the kernel may still take the program.
+    let btf = btf.and_then(|bytes| kernel.load_btf(bytes).ok());
     let mut handles = Vec::new();
     let mut failed = None;
     for def in maps {
@@ -198,7 +207,13 @@ fn time_kernel(kernel: &mut Kernel, program: &Program, maps: &[MapDef]) -> Resul
         Some(error) => Err(error),
         None => kernel
             .load(program, &handles, btf, &load)
-            .map_err(|e| e.to_string()),
+            .map_err(|e| match e {
+                LoadError::Refused { errno, log } => {
+                    let said = log.lines().rfind(|l| !l.contains("processed "));
+                    format!("refused: {errno}: {}", said.unwrap_or_default())
+                }
+                LoadError::Oracle(e) => e.to_string(),
+            }),
     };
     let result = result.and_then(|(handle, log)| {
         kernel.unload(handle);
