@@ -34,8 +34,8 @@ mod symbols;
 mod values;
 mod verify;
 mod veristat;
-mod xlated;
 mod vmtest;
+mod xlated;
 
 use std::process::ExitCode;
 

@@ -64,6 +64,14 @@ impl LpmTrie {
         let mut at = Ref(self.root.load(Acquire));
         let (mut depth, mut best) = (0usize, 0u32);
         loop {
+            // Large nodes that say no more than their children: most steps in full tries.
+            while at.is_plain_dense() {
+                let Some(byte) = data.get(depth) else {
+                    return best;
+                };
+                at = self.memory.node(at.index()).dense_child(*byte);
+                depth += 1;
+            }
             let kind = at.kind();
             if kind == Kind::Element {
                 let element = at.index();

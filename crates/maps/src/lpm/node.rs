@@ -80,6 +80,12 @@ impl Ref {
         self.0 & Ref::RICH != 0
     }
 
+    /// A dense node whose line need not be looked at.
+    #[inline(always)]
+    pub(super) fn is_plain_dense(self) -> bool {
+        self.0 & (Ref::RICH | 3) == Kind::Dense as u32
+    }
+
     pub(super) fn is_none(self) -> bool {
         self == Ref::NONE
     }
@@ -218,6 +224,12 @@ impl<'a> Node<'a> {
             Some(slot) => Ref(slot.load(Acquire)),
             None => Ref::NONE,
         }
+    }
+
+    /// Child `byte` of a dense node.
+    #[inline(always)]
+    pub(super) fn dense_child(self, byte: u8) -> Ref {
+        Ref(self.dense_slot(byte).load(Acquire))
     }
 
     #[inline(always)]
