@@ -1,7 +1,7 @@
 //! What a program may return.
 
 use crate::attach;
-use crate::{AttachType as At, Caller, ProgType as P};
+use crate::{AttachType as At, Caller, Feature, ProgType as P};
 
 /// Greatest errno of the kernel.
 const MAX_ERRNO: i32 = 4095;
@@ -34,6 +34,7 @@ pub fn of(caller: &Caller<'_>, returns_void: bool) -> ReturnRule {
         (P::Lsm, At::LsmCgroup) if returns_void => Within(1, 1),
         (P::Lsm, At::LsmCgroup) => Within(0, 1),
         (P::Lsm, _) if returns_void => Nothing,
+        (P::Lsm, _) if caller.kernel < Feature::LsmReturnRanges.since() => Scalar,
         (P::Lsm, _) => {
             let hook = caller.target.strip_prefix("bpf_lsm_");
             if hook.is_some_and(|hook| attach::LSM_BOOL.contains(&hook)) {

@@ -19,7 +19,9 @@ fn main() {
     let mut show = None;
     let mut filter = String::new();
     let runs = std::env::var("BPFKIT_RUNS").ok();
+    let kernel = std::env::var("BPFKIT_KERNEL").ok();
     let mut options = Options {
+        kernel: kernel.and_then(|k| k.parse().ok()),
         log_level: 0,
         runs: runs.and_then(|r| r.parse().ok()).unwrap_or(1),
     };

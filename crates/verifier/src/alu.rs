@@ -263,6 +263,8 @@ impl Checker<'_> {
     fn scalar_math(&mut self, insn: &Insn, src: &Reg) -> Res {
         let op = insn.code & 0xf0;
         let wide = is_wide(insn);
+        // Where the upper half goes, the number is no copy of another plus a constant.
+        let whole = wide || self.reg(insn.dst).range.umax <= u64::from(u32::MAX);
         if arith::computable(op, wide, &src.range) {
             self.mask_number(insn)?;
             if matches!(op, code::AND | code::OR) && src.range.bits.is_const() {
@@ -276,7 +278,7 @@ impl Checker<'_> {
         let privileged = self.privileged();
         let reg = self.reg_mut(insn.dst);
         let distance = match src.constant(wide) {
-            Some(value) if privileged && reg.id != 0 => distance(op, wide, value),
+            Some(value) if privileged && whole && reg.id != 0 => distance(op, wide, value),
             _ => None,
         };
         match distance {

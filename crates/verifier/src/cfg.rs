@@ -2,6 +2,7 @@
 //! still be read.
 
 use bpfkit_isa::code;
+use bpfkit_spec::Feature;
 use bpfkit_spec::helper::{Effects, RetKind};
 
 use crate::checker::{
@@ -141,7 +142,10 @@ impl Checker<'_> {
                 let known = &mut self.subs[at];
                 known.name.clone_from(&sub.name);
                 known.type_id = sub.type_id;
-                known.global = sub.global && self.local.is_some() && sub.type_id != 0;
+                known.global = sub.global
+                    && self.local.is_some()
+                    && sub.type_id != 0
+                    && self.env.kernel_version >= Feature::GlobalFunctions.since();
             }
         }
         if let Some(at) = self.exception_callback {

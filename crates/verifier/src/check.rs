@@ -75,7 +75,7 @@ impl<'a> Checker<'a> {
             subs: Vec::new(),
             exception_callback: None,
             flow: Default::default(),
-            maps: MapInfo::list(maps, local, env.kernel_btf),
+            maps: MapInfo::list(maps, local, env.kernel_btf, env.kernel_version),
             kfuncs: Vec::new(),
             kfunc_index: Default::default(),
             helpers: Vec::new(),
@@ -102,6 +102,7 @@ impl<'a> Checker<'a> {
             max_states_per_insn: 0,
             gpl: GPL.contains(&program.license.as_str()),
             arena: None,
+            tail_maps: Default::default(),
             threw: false,
             masks_unknown: false,
             records: Default::default(),
@@ -122,6 +123,7 @@ impl<'a> Checker<'a> {
         if self.insns.is_empty() || self.insns.len() > MAX_INSNS {
             return Err(Errno::TooBig);
         }
+        self.check_version()?;
         self.find_subprograms()?;
         self.check_subprograms()?;
         self.check_abnormal_returns()?;
@@ -140,8 +142,12 @@ impl<'a> Checker<'a> {
         self.check_leftovers()
     }
 
-    /// Calls of missing kernel functions that a path reaches.
+    /// Calls of missing kernel functions that a path reaches; without privileges, tail calls
+    /// into different maps, whose bounds cannot be masked.
     fn check_leftovers(&mut self) -> Res {
+        if !self.privileged() && self.tail_maps.values().any(Option::is_none) {
+            fail!(self, Inval, "tail_call abusing map_ptr\n");
+        }
         for at in 0..self.insns.len() {
             let insn = self.insns[at];
             let missing = crate::checker::is_kfunc_call(&insn) && insn.imm == 0;
@@ -297,6 +303,9 @@ impl<'a> Checker<'a> {
 
     fn walk_insn(&mut self) -> Res<Next> {
         let insn = self.insn();
+        if self.is_old_kernel() {
+            self.check_insn_version()?;
+        }
         match insn.class() {
             code::ALU | code::ALU64 => {
                 self.alu()?;

@@ -189,6 +189,8 @@ pub(crate) struct Checker<'a> {
     pub gpl: bool,
     /// Index of the arena that the program refers to.
     pub arena: Option<usize>,
+    /// The map that each tail call uses; none if paths differ.
+    pub tail_maps: FxHashMap<u32, Option<usize>>,
     /// Some path throws an exception.
     pub threw: bool,
     /// Some number of a pointer's move is masked and not known in advance: states must then

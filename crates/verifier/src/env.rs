@@ -1,5 +1,7 @@
 //! What a program is judged by, and the judgement.
 
+use std::fmt;
+
 use bpfkit_btf::Btf;
 use bpfkit_object::Program;
 use bpfkit_spec::KernelVersion;
@@ -11,6 +13,16 @@ use crate::rewrite::{Rewritten, TooFar};
 
 /// What veristat and libbpf give the kernel's log.
 pub const DEFAULT_LOG_SIZE: usize = 16 << 20;
+
+/// Tells whether the kernel has a symbol of a name (`/proc/kallsyms`).
+#[derive(Clone, Copy)]
+pub struct Symbols<'a>(pub &'a (dyn Fn(&str) -> bool + Sync));
+
+impl fmt::Debug for Symbols<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Symbols(…)")
+    }
+}
 
 /// What a program is loaded into.
 #[derive(Clone, Debug)]
@@ -29,6 +41,10 @@ pub struct Environment<'a> {
     pub log_size: usize,
     /// Number of CPUs that may be.
     pub cpus: u32,
+    /// The symbols of the kernel; without them any that its BTF has is taken to be there.
+    pub symbols: Option<Symbols<'a>>,
+    /// Helpers that the kernel was built without, or that are locked (names without `bpf_`).
+    pub absent_helpers: &'a [&'a str],
     /// `BPF_F_STRICT_ALIGNMENT`.
     pub strict_alignment: bool,
     /// `BPF_F_TEST_STATE_FREQ`: keep a state at every point where paths may join.
@@ -68,6 +84,8 @@ impl<'a> Environment<'a> {
             log_level: 0,
             log_size: DEFAULT_LOG_SIZE,
             cpus: 8192,
+            symbols: None,
+            absent_helpers: &[],
             strict_alignment: false,
             test_state_freq: false,
             test_reg_invariants: false,

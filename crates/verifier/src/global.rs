@@ -2,7 +2,7 @@
 
 use bpfkit_btf::{Btf, Kind, Type};
 use bpfkit_spec::context::{self, Layout};
-use bpfkit_spec::{ProgType, TypeFlags};
+use bpfkit_spec::{Feature, ProgType, TypeFlags};
 
 use crate::checker::Checker;
 use crate::fail::{Errno, Res, fail, say};
@@ -59,7 +59,9 @@ pub(crate) fn names_context(
             || matches!(
                 (layout.name, name),
                 ("__sk_buff", "sk_buff") | ("xdp_md", "xdp_buff")
-            ))
+            )
+            // What the typedef stands for on x86-64.
+            || prog_type == ProgType::Kprobe && name == "pt_regs")
 }
 
 impl<'a> Checker<'a> {
@@ -137,9 +139,11 @@ impl<'a> Checker<'a> {
         fname: &str,
     ) -> Res<SubArg> {
         let mut tags: Vec<&str> = Vec::new();
+        // Older kernels pass over them.
+        let heeded = self.env.kernel_version >= Feature::ArgumentTags.since();
         for tag in btf
             .decl_tags(func.id())
-            .filter(|t| t.component() == Some(at as u32))
+            .filter(|t| heeded && t.component() == Some(at as u32))
         {
             let Some(tag) = tag.name().strip_prefix("arg:") else {
                 continue;

@@ -30,7 +30,10 @@ impl Checker<'_> {
             fail!(self, Inval, "invalid func unknown#{id}\n");
         };
         let name = helper.name;
-        let Some(proto) = proto else {
+        if self.is_old_kernel() {
+            self.check_helper_version(helper, proto.is_none())?;
+        }
+        let Some(proto) = proto.filter(|_| !self.env.absent_helpers.contains(&name)) else {
             fail!(
                 self,
                 Inval,
@@ -189,6 +192,10 @@ impl Checker<'_> {
         let Some(map) = map else {
             fail!(self, Inval, "expected prog array map for tail call");
         };
+        let seen = self.tail_maps.entry(self.insn).or_insert(Some(map));
+        if *seen != Some(map) {
+            *seen = None;
+        }
         let key = self.reg(3).constant(true);
         if key.is_some_and(|k| k < self.maps[map].max_entries as u64) {
             self.mark_precise(3)?;

@@ -1,7 +1,7 @@
 //! Conditional jumps: which way they go, and what either way teaches.
 
 use bpfkit_isa::code;
-use bpfkit_spec::{MapType, TypeFlags};
+use bpfkit_spec::{Feature, MapType, TypeFlags};
 
 use crate::arith::{self, Compare};
 use crate::checker::{Aux, Checker, is_may_goto};
@@ -118,6 +118,10 @@ impl Checker<'_> {
                 _ => None,
             };
         }
+        let old = !self.has(Feature::RangeComparisons);
+        if old && src.constant(wide).is_none() {
+            return None;
+        }
         arith::decide(compare, wide, &dst.range, &src.range)
     }
 
@@ -165,6 +169,7 @@ impl Checker<'_> {
         let target = self.jump_to(true);
         let at = self.insn;
         self.push_branch(target, at)?;
+        let infers_null = self.has(Feature::NullByComparison);
         let keeps_id = dst.ty.may_be_null() && self.may_hold_lock(&dst);
         let Some(pending) = self.pending.last_mut() else {
             return Err(crate::fail::Errno::Fault);
@@ -210,6 +215,7 @@ impl Checker<'_> {
             && src.ty.may_be_null() != dst.ty.may_be_null()
             && src.ty.base() != Base::BtfId
             && dst.ty.base() != Base::BtfId
+            && infers_null
         {
             let equal = match compare {
                 Compare::Eq => Some(&mut *other),

@@ -280,6 +280,11 @@ impl<'a> Checker<'a> {
         };
         let kfunc = self.kfuncs[index].clone();
         let name = kfunc.name;
+        if self.is_old_kernel()
+            && let Some(known) = kfunc::by_name(name)
+        {
+            self.check_kfunc_version(known)?;
+        }
         if !kfunc.allowed {
             fail!(
                 self,

@@ -41,11 +41,12 @@ mod state;
 mod store;
 mod target;
 mod tnum;
+mod version;
 mod walk;
 
 pub use check::verify;
 pub use env::{
-    DEFAULT_LOG_SIZE, Environment, ExtensionTarget, Rejection, Stats, Verdict, Verified,
+    DEFAULT_LOG_SIZE, Environment, ExtensionTarget, Rejection, Stats, Symbols, Verdict, Verified,
 };
 pub use explain::{Crowd, Explanation, Place, Step, explain};
 pub use facts::{Branch, CallFact, Facts, Home, Pointer, Value};

@@ -2,7 +2,7 @@
 
 use bpfkit_btf::Btf;
 use bpfkit_object::{MapDef, MapOrigin};
-use bpfkit_spec::MapType;
+use bpfkit_spec::{KernelVersion, MapType};
 
 use crate::record::Record;
 
@@ -32,11 +32,19 @@ pub(crate) struct MapInfo<'a> {
 
 impl<'a> MapInfo<'a> {
     /// All maps of an object, at their indices, then templates.
-    pub fn list(defs: &'a [MapDef], btf: Option<&Btf>, kernel: Option<&Btf>) -> Vec<MapInfo<'a>> {
-        let mut all: Vec<MapInfo<'a>> = defs.iter().map(|d| Self::one(d, btf, kernel)).collect();
+    pub fn list(
+        defs: &'a [MapDef],
+        btf: Option<&Btf>,
+        kernel: Option<&Btf>,
+        version: KernelVersion,
+    ) -> Vec<MapInfo<'a>> {
+        let mut all: Vec<MapInfo<'a>> = defs
+            .iter()
+            .map(|d| Self::one(d, btf, kernel, version))
+            .collect();
         for (at, def) in defs.iter().enumerate() {
             if let Some(inner) = &def.inner {
-                let mut info = Self::one(inner, btf, kernel);
+                let mut info = Self::one(inner, btf, kernel, version);
                 // The kernel keeps no name of a template.
                 info.name.clear();
                 all[at].inner = Some(all.len());
@@ -46,7 +54,12 @@ impl<'a> MapInfo<'a> {
         all
     }
 
-    fn one(def: &'a MapDef, btf: Option<&Btf>, kernel: Option<&Btf>) -> MapInfo<'a> {
+    fn one(
+        def: &'a MapDef,
+        btf: Option<&Btf>,
+        kernel: Option<&Btf>,
+        version: KernelVersion,
+    ) -> MapInfo<'a> {
         // The loader gives no types for these.
         let untyped = matches!(
             def.map_type,
@@ -75,7 +88,9 @@ impl<'a> MapInfo<'a> {
             _ => None,
         };
         let record = match btf {
-            Some(btf) if value_type_id != 0 => Record::of_map_value(btf, kernel, value_type_id),
+            Some(btf) if value_type_id != 0 => {
+                Record::of_map_value(btf, kernel, value_type_id, version)
+            }
             _ => Record::default(),
         };
         MapInfo {

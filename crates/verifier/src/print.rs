@@ -190,7 +190,7 @@ impl Checker<'_> {
             add(&mut list, "off", snum(reg.off as i64));
         }
         if ty.is_packet() {
-            add(&mut list, "r", reg.pkt_range());
+            add(&mut list, "r", unum(i64::from(reg.pkt_range()) as u64));
         }
         if ty.base() == Base::Mem {
             add(&mut list, "sz", unum(reg.mem_size() as u64));

@@ -2,6 +2,7 @@
 //! lists and trees.
 
 use bpfkit_btf::{Btf, Kind, Type};
+use bpfkit_spec::{Feature, KernelVersion};
 
 use crate::reg::BtfOf;
 
@@ -105,13 +106,22 @@ pub(crate) struct Record {
 
 impl Record {
     /// Of a map's value.
-    pub fn of_map_value(btf: &Btf, kernel: Option<&Btf>, type_id: u32) -> Record {
-        Finder::find(btf, kernel, type_id, IN_MAPS)
+    pub fn of_map_value(
+        btf: &Btf,
+        kernel: Option<&Btf>,
+        type_id: u32,
+        version: KernelVersion,
+    ) -> Record {
+        let tags = match version < Feature::KptrTags.since() {
+            true => OLD_TAGS,
+            false => TAGS,
+        };
+        Finder::find(btf, kernel, type_id, IN_MAPS, tags)
     }
 
     /// Of an allocated object.
     pub fn of_object(btf: &Btf, kernel: Option<&Btf>, type_id: u32) -> Record {
-        Finder::find(btf, kernel, type_id, IN_OBJECTS)
+        Finder::find(btf, kernel, type_id, IN_OBJECTS, TAGS)
     }
 
     pub fn has(&self, kind: FieldKind) -> bool {
@@ -138,7 +148,27 @@ impl Record {
     }
 }
 
+/// What type tags on pointers in maps mean.
+type Tags = &'static [(&'static str, FieldKind)];
+
+const TAGS: Tags = &[
+    ("kptr_untrusted", FieldKind::KptrUntrusted),
+    ("kptr", FieldKind::KptrRef),
+    ("percpu_kptr", FieldKind::KptrPercpu),
+    ("uptr", FieldKind::UserPtr),
+];
+
+/// The same before Linux 6.4.
+const OLD_TAGS: Tags = &[
+    ("kptr", FieldKind::KptrUntrusted),
+    ("kptr_ref", FieldKind::KptrRef),
+];
+
+/// Most special fields of a type; one that has more has none.
+const MAX_FIELDS: usize = 11;
+
 struct Finder<'a> {
+    tags: Tags,
     btf: &'a Btf,
     kernel: Option<&'a Btf>,
     kinds: u32,
@@ -146,8 +176,9 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn find(btf: &'a Btf, kernel: Option<&'a Btf>, type_id: u32, kinds: u32) -> Record {
+    fn find(btf: &'a Btf, kernel: Option<&'a Btf>, type_id: u32, kinds: u32, tags: Tags) -> Record {
         let mut finder = Finder {
+            tags,
             btf,
             kernel,
             kinds,
@@ -157,6 +188,9 @@ impl<'a> Finder<'a> {
             Some(t) if t.is(Kind::Struct) => finder.structure(t, 0, 0),
             Some(t) if t.is(Kind::Datasec) => finder.section(t),
             _ => {}
+        }
+        if finder.fields.len() > MAX_FIELDS {
+            return Record::default();
         }
         finder.fields.sort_by_key(|f| f.offset);
         Record {
@@ -270,13 +304,8 @@ impl<'a> Finder<'a> {
         if !tag.is(Kind::TypeTag) {
             return;
         }
-        let kind = match tag.name() {
-            "kptr_untrusted" => FieldKind::KptrUntrusted,
-            "kptr" => FieldKind::KptrRef,
-            "percpu_kptr" => FieldKind::KptrPercpu,
-            "uptr" => FieldKind::UserPtr,
-            _ => return,
-        };
+        let known = self.tags.iter().find(|known| known.0 == tag.name());
+        let Some(&(_, kind)) = known else { return };
         let Some(pointee) = self.btf.skip_modifiers(tag.type_id()) else {
             return;
         };

@@ -154,6 +154,7 @@ impl Checker<'_> {
         );
         let record = self.maps[map].record.clone();
         let map_type = self.maps[map].map_type;
+        self.check_map_version(map)?;
         let has = |kind| record.has(kind);
         if probe && (has(FieldKind::ListHead) || has(FieldKind::RbRoot)) {
             fail!(
@@ -227,6 +228,15 @@ impl Checker<'_> {
         let Some(t) = btf.type_by_id(id) else {
             fail!(self, NoEnt, "ldimm64 insn specifies invalid btf_id {id}.\n");
         };
+        let absent = |name: &str| self.env.symbols.is_some_and(|known| !(known.0)(name));
+        if matches!(t.kind(), Kind::Func | Kind::Var) && absent(t.name()) {
+            let name = t.name();
+            fail!(
+                self,
+                NoEnt,
+                "ldimm64 failed to find the address for kernel symbol '{name}'.\n"
+            );
+        }
         let rdonly = RegType::MEM.with(TypeFlags::MEM_RDONLY);
         match t.kind() {
             Kind::Func => self.aux[at].ptr_type = rdonly,

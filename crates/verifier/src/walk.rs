@@ -1,7 +1,7 @@
 //! Walking kernel and allocated structures by their BTF.
 
 use bpfkit_btf::{Btf, Kind, Type};
-use bpfkit_spec::{ProgType, TypeFlags, struct_ops};
+use bpfkit_spec::{Feature, ProgType, TypeFlags, struct_ops};
 
 use crate::checker::Checker;
 use crate::fail::{Errno, Res, fail};
@@ -451,6 +451,9 @@ impl<'a> Checker<'a> {
     fn loaded_flags(&self, reg: &Reg, to: u32, flags: TypeFlags, field: &str) -> TypeFlags {
         use TypeFlags as F;
         let untrust = crate::reg::TRUSTED.or(F::MEM_RCU);
+        if !reg.ty.has(F::PTR_UNTRUSTED) && !self.has(Feature::TrustedPointers) {
+            return flags.less(untrust);
+        }
         if reg.ty.has(F::PTR_UNTRUSTED) {
             return F::PTR_UNTRUSTED;
         }
@@ -584,12 +587,12 @@ impl<'a> Checker<'a> {
 
     /// A store to a kernel structure by a packet program: the mark of a connection.
     fn conntrack_write(&mut self, name: &str, off: i32, size: i32) -> Res {
-        if name != "nf_conn" {
+        if !matches!(name, "nf_conn" | "nf_conn___init") {
             fail!(self, Acces, "only read is supported\n");
         }
         let span = self
             .kernel
-            .and_then(|k| member_span(k, k.by_name(name, Kind::Struct)?, "mark"));
+            .and_then(|k| member_span(k, k.by_name("nf_conn", Kind::Struct)?, "mark"));
         match span {
             Some((start, width)) if start as i32 == off && size <= width as i32 => Ok(()),
             _ => fail!(self, Acces, "no write support to nf_conn at off {off}\n"),

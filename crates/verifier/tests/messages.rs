@@ -319,3 +319,81 @@ fn memory_arguments_are_no_context() {
     let (accepted, log) = with("*(u32 *)(r10 - 4) = 0; r1 = r10; r1 += -4;");
     assert!(accepted, "{log}");
 }
+
+#[test]
+fn older_kernels_say_what_they_need() {
+    let on = |version: &str, prog_type: ProgType, text: &str| {
+        let program = common::program(prog_type, common::assemble(text));
+        let mut env = Environment::new(None);
+        env.kernel_version = version.parse().expect("a version");
+        let verdict = verify(&program, &common::maps(), &env);
+        verdict.result.map(|_| ()).map_err(|e| e.message)
+    };
+    let filter = ProgType::SocketFilter;
+    let boot = "call bpf_ktime_get_boot_ns; r0 = 0; exit";
+    for (before, since, prog_type, text, what) in [
+        ("5.7", "5.8", filter, boot, "bpf_ktime_get_boot_ns#125"),
+        (
+            "5.4",
+            "5.8",
+            filter,
+            "r1 = map[ring] ll; r0 = 0; exit",
+            "map type ringbuf",
+        ),
+        (
+            "5.8",
+            "5.9",
+            ProgType::SkLookup,
+            "r0 = 1; exit",
+            "program type sk_lookup",
+        ),
+        (
+            "6.5",
+            "6.6",
+            filter,
+            "r0 = 1; r0 = bswap16 r0; exit",
+            "instruction bswap16",
+        ),
+        (
+            "5.11",
+            "5.12",
+            filter,
+            "r0 = 1; *(u64 *)(r10 - 8) = r0; r0 = atomic_fetch_add((u64 *)(r10 - 8), r0); r0 = 0; exit",
+            "instruction atomic_fetch_add",
+        ),
+        (
+            "6.5",
+            "6.6",
+            filter,
+            "r0 = 7; r1 = 2; r0 s/= r1; exit",
+            "instruction sdiv",
+        ),
+    ] {
+        let wanted = format!("{what} needs Linux {since}");
+        assert_eq!(on(before, prog_type, text), Err(wanted), "{text}");
+        assert_eq!(on(since, prog_type, text), Ok(()), "{text}");
+    }
+    // What is never reached needs nothing.
+    let guarded = "r1 = 0; r0 = 0; if r1 == 0 goto out; call bpf_ktime_get_boot_ns; out: exit";
+    assert_eq!(on("5.4", filter, guarded), Ok(()));
+}
+
+#[test]
+fn tail_calls_of_the_unprivileged_keep_to_one_map() {
+    let text = "r6 = r1; call bpf_get_prandom_u32; r2 = map[values] ll; if r0 == 0 goto call;
+        r2 = map[ring] ll; call: r1 = r6; r3 = 0; call bpf_tail_call; r0 = 0; exit";
+    let program = common::program(ProgType::SocketFilter, common::assemble(text));
+    let mut maps = common::maps();
+    for map in &mut maps {
+        map.map_type = bpfkit_spec::MapType::ProgArray;
+        (map.key_size, map.value_size, map.max_entries) = (4, 4, 4);
+    }
+    let judge = |privileged| {
+        let mut env = Environment::new(None);
+        env.privileged = privileged;
+        let verdict = verify(&program, &maps, &env);
+        verdict.result.map(|_| ()).map_err(|e| e.message)
+    };
+    assert_eq!(judge(true), Ok(()));
+    assert_eq!(judge(false), Err("tail_call abusing map_ptr".to_owned()));
+}

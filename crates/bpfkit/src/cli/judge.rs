@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bpfkit_object::{Linker, MapDef, Object, Program};
 use bpfkit_spec::{AttachType, KernelVersion, ProgType};
-use bpfkit_verifier::{Environment, Explanation, Verdict};
+use bpfkit_verifier::{Environment, Explanation, Symbols, Verdict};
 
 use crate::cli::objects::Kernel;
 use crate::cli::progress;
@@ -38,6 +38,8 @@ pub struct Job {
 pub struct Options {
     /// 1 the last path, 2 all paths, 4 statistics, or their sum.
     pub log_level: u32,
+    /// Most bytes of a log; without it what veristat gives the kernel.
+    pub log_size: Option<usize>,
     /// As the kernel judges a process without capabilities.
     pub unprivileged: bool,
     /// Kernel to judge by; the newest known without it.
@@ -169,6 +171,9 @@ fn judge(
     let mut environment = Environment::new(kernel.btf());
     environment.privileged = !options.unprivileged;
     environment.log_level = options.log_level;
+    if let Some(size) = options.log_size {
+        environment.log_size = size;
+    }
     environment.test_state_freq = options.test_states;
     environment.test_reg_invariants = options.test_reg_invariants;
     environment.facts = options.facts;
@@ -177,9 +182,19 @@ fn judge(
     if let Some(version) = options.kernel {
         environment.kernel_version = version;
     }
+    let has_symbol = |name: &str| kernel.has_symbol(name);
+    environment.symbols = Some(Symbols(&has_symbol));
+    environment.absent_helpers = kernel.absent_helpers();
     let start = Instant::now();
-    let verdict = bpfkit_verifier::verify(&program, maps, &environment);
+    let mut verdict = bpfkit_verifier::verify(&program, maps, &environment);
     judged.us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    // The verifier knows no clock.
+    if options.log_level & 4 != 0
+        && let Some(at) = verdict.log.rfind("stack depth ")
+    {
+        let line = format!("verification time {} usec\n", judged.us);
+        verdict.log.insert_str(at, &line);
+    }
     if let (Err(rejection), true) = (&verdict.result, options.explain) {
         // What grew too large has no short way to show.
         let log = match rejection.crowd.insns.is_empty() {
@@ -219,20 +234,21 @@ pub fn guess(program: &mut Program, extensions: bool) -> Option<ProgType> {
     Some(row.prog_type)
 }
 
+/// A row of [`BY_CONTEXT`].
 struct Guess {
-    /// Structure that the program's argument points to.
-    context: &'static str,
+    /// Structures that the program's argument may point to: the program's, the kernel's.
+    contexts: [&'static str; 2],
     prog_type: ProgType,
     attach_type: Option<AttachType>,
 }
 
 const fn by_context(
-    context: &'static str,
+    contexts: [&'static str; 2],
     prog_type: ProgType,
     attach_type: Option<AttachType>,
 ) -> Guess {
     Guess {
-        context,
+        contexts,
         prog_type,
         attach_type,
     }
@@ -241,21 +257,20 @@ const fn by_context(
 /// Program types by their context, as veristat guesses them, with an attach type that suits.
 #[rustfmt::skip]
 const BY_CONTEXT: &[Guess] = &[
-    by_context("__sk_buff", ProgType::SchedCls, None),
-    by_context("xdp_md", ProgType::Xdp, Some(AttachType::Xdp)),
-    by_context("bpf_sock", ProgType::CgroupSock, Some(AttachType::CgroupInet4PostBind)),
-    by_context("bpf_sock_addr", ProgType::CgroupSockAddr, Some(AttachType::CgroupInet4Bind)),
-    by_context("bpf_sock_ops", ProgType::SockOps, Some(AttachType::CgroupSockOps)),
-    by_context("sk_msg_md", ProgType::SkMsg, Some(AttachType::SkMsgVerdict)),
-    by_context("bpf_cgroup_dev_ctx", ProgType::CgroupDevice, Some(AttachType::CgroupDevice)),
-    by_context("bpf_sysctl", ProgType::CgroupSysctl, Some(AttachType::CgroupSysctl)),
-    by_context("bpf_sockopt", ProgType::CgroupSockopt, Some(AttachType::CgroupSetsockopt)),
-    by_context("sk_reuseport_md", ProgType::SkReuseport, Some(AttachType::SkReuseportSelectOrMigrate)),
-    by_context("bpf_sk_lookup", ProgType::SkLookup, Some(AttachType::SkLookup)),
-    by_context("bpf_raw_tracepoint_args", ProgType::RawTracepoint, None),
-    by_context("pt_regs", ProgType::Kprobe, None),
-    by_context("bpf_perf_event_data", ProgType::PerfEvent, None),
-    by_context("bpf_user_pt_regs_t", ProgType::PerfEvent, None),
+    by_context(["__sk_buff", "sk_buff"], ProgType::SchedCls, None),
+    by_context(["xdp_md", "xdp_buff"], ProgType::Xdp, Some(AttachType::Xdp)),
+    by_context(["bpf_sock", "sock"], ProgType::CgroupSock, Some(AttachType::CgroupInet4PostBind)),
+    by_context(["bpf_sock_addr", "bpf_sock_addr_kern"], ProgType::CgroupSockAddr, Some(AttachType::CgroupInet4Bind)),
+    by_context(["bpf_sock_ops", "bpf_sock_ops_kern"], ProgType::SockOps, Some(AttachType::CgroupSockOps)),
+    by_context(["sk_msg_md", "sk_msg"], ProgType::SkMsg, Some(AttachType::SkMsgVerdict)),
+    by_context(["bpf_cgroup_dev_ctx", "bpf_cgroup_dev_ctx"], ProgType::CgroupDevice, Some(AttachType::CgroupDevice)),
+    by_context(["bpf_sysctl", "bpf_sysctl_kern"], ProgType::CgroupSysctl, Some(AttachType::CgroupSysctl)),
+    by_context(["bpf_sockopt", "bpf_sockopt_kern"], ProgType::CgroupSockopt, Some(AttachType::CgroupSetsockopt)),
+    by_context(["sk_reuseport_md", "sk_reuseport_kern"], ProgType::SkReuseport, Some(AttachType::SkReuseportSelectOrMigrate)),
+    by_context(["bpf_sk_lookup", "bpf_sk_lookup_kern"], ProgType::SkLookup, Some(AttachType::SkLookup)),
+    by_context(["bpf_user_pt_regs_t", "pt_regs"], ProgType::Kprobe, None),
+    by_context(["bpf_perf_event_data", "bpf_perf_event_data_kern"], ProgType::PerfEvent, None),
+    by_context(["bpf_raw_tracepoint_args", "bpf_raw_tracepoint_args"], ProgType::RawTracepoint, None),
 ];
 
 fn guess_type(program: &Program) -> Option<&'static Guess> {
@@ -263,5 +278,5 @@ fn guess_type(program: &Program) -> Option<&'static Guess> {
     let function = btf.type_by_id(program.subprograms.first()?.type_id)?;
     let context = function.proto()?.params().next()?;
     let name = context.type_in()?.resolve()?.target()?.resolve()?.name();
-    BY_CONTEXT.iter().find(|row| row.context == name)
+    BY_CONTEXT.iter().find(|row| row.contexts.contains(&name))
 }

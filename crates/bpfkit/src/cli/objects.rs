@@ -1,8 +1,10 @@
 //! Opening objects and linking programs, as several commands do.
 
-use std::fs::File;
+use std::collections::HashSet;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use bpfkit_btf::Btf;
 use bpfkit_object::{Object, Target};
@@ -28,7 +30,15 @@ pub struct LinkArguments {
 pub struct Kernel {
     btf: Option<Btf>,
     kconfig: Option<String>,
+    /// The BTF is this machine's.
+    is_running: bool,
+    /// Symbols of the running kernel, read when first asked for.
+    symbols: OnceLock<HashSet<String>>,
 }
+
+/// Helpers that a kernel has only if it was built with an option.
+const CONFIGURED_HELPERS: [(&str, &[&str]); 1] =
+    [("CONFIG_BPF_KPROBE_OVERRIDE=y", &["override_return"])];
 
 impl LinkArguments {
     /// Reads the files that the options name.
@@ -42,7 +52,12 @@ impl LinkArguments {
             Some(path) => Some(files::read_text(path)?),
             None => running_config(),
         };
-        Ok(Kernel { btf, kconfig })
+        Ok(Kernel {
+            btf,
+            kconfig,
+            is_running: self.btf.is_none(),
+            symbols: OnceLock::new(),
+        })
     }
 }
 
@@ -50,6 +65,32 @@ impl Kernel {
     /// Its BTF, if there is one.
     pub fn btf(&self) -> Option<&Btf> {
         self.btf.as_ref()
+    }
+
+    /// Whether the kernel has a symbol; of another than the running one, every symbol.
+    pub fn has_symbol(&self, name: &str) -> bool {
+        if !self.is_running {
+            return true;
+        }
+        let symbols = self.symbols.get_or_init(|| {
+            let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+            let names = text
+                .lines()
+                .filter_map(|line| line.split_whitespace().nth(2));
+            names.map(str::to_owned).collect()
+        });
+        symbols.is_empty() || symbols.contains(name)
+    }
+
+    /// Helpers that its configuration leaves out.
+    pub fn absent_helpers(&self) -> &'static [&'static str] {
+        let Some(text) = &self.kconfig else {
+            return &[];
+        };
+        let absent = CONFIGURED_HELPERS
+            .iter()
+            .find(|(option, _)| !text.lines().any(|line| line == *option));
+        absent.map_or(&[], |(_, helpers)| helpers)
     }
 
     /// As the linker takes it.

@@ -25,9 +25,13 @@ pub struct Arguments {
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// Print the verifier's log: 1 the last path, 2 all paths, 4 statistics, or their sum
-    #[arg(short, long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=7))]
+    /// Print the verifier's log: 1 the last path, 2 all paths, 4 statistics, 8 the beginning of
+    /// what is too large and not its end, or their sum
+    #[arg(short, long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=15))]
     log_level: u32,
+    /// Most bytes of a log (16 MiB without it)
+    #[arg(long, value_name = "BYTES")]
+    log_size: Option<usize>,
     /// Judge as the kernel judges a process without capabilities
     #[arg(long)]
     unprivileged: bool,
@@ -187,6 +191,7 @@ pub fn run(arguments: &Arguments) -> Result {
     }
     let options = judge::Options {
         log_level: arguments.log_level,
+        log_size: arguments.log_size,
         unprivileged: arguments.unprivileged,
         kernel: arguments.kernel,
         explain: !arguments.no_explain

@@ -2,7 +2,7 @@
 //!
 //! Shared by the test beside this file and by `examples/oracle.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +13,17 @@ use std::time::Instant;
 
 use bpfkit_btf::Btf;
 use bpfkit_object::{Linker, Object, Program, Target};
-use bpfkit_spec::{AttachType, ProgType};
-use bpfkit_verifier::{Environment, verify};
+use bpfkit_spec::{AttachType, KernelVersion, ProgType};
+use bpfkit_verifier::{Environment, Symbols, verify};
 use serde_json::Value;
 
 /// Number of threads that judge.
 const THREADS: usize = 2;
 /// Stack of each in bytes: without optimization frames are large.
 const STACK: usize = 256 << 20;
+
+/// Helpers that the kernel asked lacks: built without `CONFIG_BPF_KPROBE_OVERRIDE`, locked down.
+const ABSENT_HELPERS: &[&str] = &["override_return", "probe_write_user"];
 
 /// The kernel's verdict on one program (see `testdata/oracle/README.md`).
 pub struct Row {
@@ -60,6 +63,8 @@ impl Row {
 pub struct Options {
     /// Log level, as of `bpf(2)`.
     pub log_level: u32,
+    /// Kernel to judge by; the newest without it.
+    pub kernel: Option<KernelVersion>,
     /// How often each program is verified; the least time counts, as the kernel's does.
     pub runs: usize,
 }
@@ -154,14 +159,21 @@ pub struct Machine {
 impl Machine {
     /// Fails where the kernel shows no BTF.
     pub fn read() -> Result<Machine, String> {
-        const BTF: &str = "/sys/kernel/btf/vmlinux";
-        let bytes = std::fs::read(BTF).map_err(|e| format!("{BTF}: {e}"))?;
+        let path = std::env::var("BPFKIT_BTF").unwrap_or("/sys/kernel/btf/vmlinux".into());
+        let bytes = std::fs::read(&path).map_err(|e| format!("{path}: {e}"))?;
         let kconfig = Command::new("zcat").arg("/proc/config.gz").output().ok();
         Ok(Machine {
-            btf: Btf::parse(&bytes).map_err(|e| format!("{BTF}: {e}"))?,
+            btf: Btf::parse(&bytes).map_err(|e| format!("{path}: {e}"))?,
             kconfig: kconfig.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()),
             kallsyms: std::fs::read_to_string("/proc/kallsyms").ok(),
         })
+    }
+
+    /// Names of the kernel's symbols.
+    #[allow(dead_code, reason = "not every user compares verdicts")]
+    pub fn symbols(&self) -> HashSet<&str> {
+        let lines = self.kallsyms.iter().flat_map(|text| text.lines());
+        lines.filter_map(|l| l.split_whitespace().nth(2)).collect()
     }
 
     pub fn target(&self) -> Target<'_> {
@@ -193,6 +205,7 @@ pub fn compare(
 ) -> Result<Vec<Outcome>, String> {
     let machine = Machine::read()?;
     let (btf, target) = (&machine.btf, machine.target());
+    let symbols = machine.symbols();
     let mut files: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, row) in rows.iter().enumerate().filter(|(_, r)| wanted(r)) {
         files.entry(&row.file).or_default().push(at);
@@ -215,7 +228,7 @@ pub fn compare(
             };
             let mut linker = Linker::new(&object, &target);
             for &at in list {
-                let mut outcome = judge(&rows[at], &mut linker, &object, btf, options);
+                let mut outcome = judge(&rows[at], &mut linker, &object, btf, &symbols, options);
                 outcome.row = at;
                 if let Ok(mut all) = outcomes.lock() {
                     all.push(outcome);
@@ -256,6 +269,7 @@ fn judge(
     linker: &mut Linker<'_>,
     object: &Object,
     btf: &Btf,
+    symbols: &HashSet<&str>,
     options: Options,
 ) -> Outcome {
     let mut outcome = Outcome::default();
@@ -277,6 +291,15 @@ fn judge(
     let mut env = Environment::new(Some(btf));
     env.cpus = 2;
     env.log_level = options.log_level;
+    let has = |name: &str| symbols.contains(name);
+    // Of another kernel neither is known.
+    if options.kernel.is_none() && !symbols.is_empty() {
+        env.symbols = Some(Symbols(&has));
+        env.absent_helpers = ABSENT_HELPERS;
+    }
+    if let Some(version) = options.kernel {
+        env.kernel_version = version;
+    }
     let mut last = None;
     outcome.us = f64::INFINITY;
     for _ in 0..options.runs.max(1) {

@@ -282,11 +282,11 @@ fn judge_files(arguments: &Arguments, view: &View) -> Result {
         (None, None) => 0,
     };
     let options = judge::Options {
-        log_level: if verbose || arguments.top_src_lines.is_some() {
-            level | 4
-        } else {
-            0
+        log_level: match verbose || arguments.top_src_lines.is_some() {
+            true => level | 4 | if arguments.log_fixed { 8 } else { 0 },
+            false => 0,
         },
+        log_size: arguments.log_size,
         kernel: arguments.kernel,
         test_states: arguments.test_states,
         test_reg_invariants: arguments.test_reg_invariants,
@@ -368,24 +368,13 @@ fn outcome(
             path.display(),
             row.prog,
             judged.us,
-            cut(&log, arguments.log_size, arguments.log_fixed)
+            log
         );
     }
     if let Some(top) = arguments.top_src_lines {
         text += &lines::top_lines(&log, &row.prog, top);
     }
     Outcome { row, text }
-}
-
-/// The end of a log, or its beginning, of at most that size.
-fn cut(log: &str, size: Option<usize>, fixed: bool) -> &str {
-    let Some(size) = size.filter(|&size| size < log.len()) else {
-        return log;
-    };
-    match fixed {
-        true => &log[..log.floor_char_boundary(size)],
-        false => &log[log.ceil_char_boundary(log.len() - size)..],
-    }
 }
 
 /// Files by their names, by globs that no shell has expanded, and by lists.
