@@ -200,3 +200,34 @@ fn questions_are_answered() {
         assert_eq!(run(&jit(Rules::NONE)), expected);
     }
 }
+
+#[test]
+fn a_load_may_overwrite_a_part_of_its_address() {
+    // R1 comes from memory, so that its sum with R0 is made of two registers.
+    let text = "r6 = r10
+        *(u64 *)(r10 - 8) = 7
+        *(u64 *)(r10 - 16) = 5
+        *(u64 *)(r10 - 24) = r6
+        r0 = -8
+        r1 = *(u64 *)(r10 - 24)
+        r1 += r0
+        r0 = *(u64 *)(r1 + 0)
+        r2 = -16
+        r1 = *(u64 *)(r10 - 24)
+        r1 += r2
+        r2 = *(u64 *)(r1 + 0)
+        r3 = *(u64 *)(r1 + 8)
+        r0 <<= 16
+        r2 <<= 8
+        r0 += r2
+        r0 += r3
+        exit";
+    let program = Arc::new(assemble("p", text));
+    for trusted in [false, true] {
+        for rules in [Rules::default(), Rules::NONE] {
+            let exec = load(&jit(rules), &program, trusted, &MapSet::empty());
+            let outcome = exec.run(&mut Vm::default(), &mut RawMemory::default());
+            assert_eq!((outcome.ret, outcome.fault), (7 << 16 | 5 << 8 | 7, None));
+        }
+    }
+}

@@ -18,6 +18,7 @@ use bpfkit_spec::MapType;
 
 use common::{assemble, jit, load, map};
 
+/// Made anew for every program; see [`jit`].
 fn engines() -> [Box<dyn Engine>; 3] {
     [
         Box::<Interpreter>::default(),
@@ -83,8 +84,8 @@ fn may_goto_ends_after_a_quarter_of_a_second() {
         (1 << 40, 2 * 0xffff),
         (0, 8 << 20),
     ] {
-        for engine in engines() {
-            for trusted in [false, true] {
+        for trusted in [false, true] {
+            for engine in engines() {
                 let host = Arc::new(Moving {
                     step,
                     ..Moving::default()
@@ -116,8 +117,8 @@ fn per_cpu_addresses_lie_so_far_apart() {
     }
     insns.extend(assemble("p", "r0 += r6\nr0 += r3\nexit").insns);
     let program = Arc::new(raw_program("p", insns));
-    for engine in engines() {
-        for trusted in [false, true] {
+    for trusted in [false, true] {
+        for engine in engines() {
             let exec = load(&*engine, &program, trusted, &MapSet::empty());
             let mut vm = Vm::new(0, Arc::new(FixedHost::default()));
             vm.percpu_offset = 1 << 40;
@@ -146,8 +147,8 @@ fn frames_lie_on_a_stack_of_their_own() {
         "call inner\nr1 = r10\nr0 -= r1\nr0 <<= 1\nexit\ninner:\nr0 = r10\nexit",
     ));
     let top = Arc::new(assemble("top", "r0 = r10\nexit"));
-    for engine in engines() {
-        for trusted in [false, true] {
+    for trusted in [false, true] {
+        for engine in engines() {
             let run = |program| {
                 let exec = load(&*engine, program, trusted, &MapSet::empty());
                 exec.run(&mut Vm::default(), &mut RawMemory::default()).ret
@@ -209,8 +210,8 @@ fn faults_in_an_arena_are_reported_and_the_program_goes_on() {
         extra: 1 << 44,
         ..map(MapType::Arena, 0)
     };
-    for engine in engines() {
-        for trusted in [false, true] {
+    for trusted in [false, true] {
+        for engine in engines() {
             let maps = MapSet::new(std::slice::from_ref(&arena), &MapOptions::default()).unwrap();
             let exec = load(&*engine, &program, trusted, &maps);
             let host = Arc::new(Moving::default());

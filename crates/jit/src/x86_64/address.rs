@@ -325,4 +325,16 @@ impl Compiler<'_> {
             Mem::at(base, off.into())
         })
     }
+
+    /// The same for an access whose result goes to `dst`. Where the address is a sum of that
+    /// register and the base's own content, the base is settled now: later, with `dst` about
+    /// to be defined, it would change what the address is made of.
+    pub(super) fn address_for(&mut self, dst: Reg, base: Reg, off: i16) -> Mem {
+        let (to, home) = (gpr(dst), gpr(base));
+        let both = |mem: Mem| mem.uses(to) && mem.uses(home);
+        if base != dst && self.pending.get(base).is_some_and(both) {
+            self.settle(base);
+        }
+        self.address(base, off)
+    }
 }

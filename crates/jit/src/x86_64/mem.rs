@@ -76,7 +76,7 @@ impl Compiler<'_> {
     }
 
     pub(super) fn load(&mut self, size: Size, signed: bool, dst: Reg, base: Reg, off: i16) {
-        let mem = self.address(base, off);
+        let mem = self.address_for(dst, base, off);
         let mem = self.checked(mem, size, false);
         let dst = self.define(dst);
         self.asm.load(size.bytes(), signed, dst, mem);
@@ -99,7 +99,7 @@ impl Compiler<'_> {
     }
 
     pub(super) fn load_acquire(&mut self, size: Size, dst: Reg, base: Reg, off: i16) {
-        let mem = self.address(base, off);
+        let mem = self.address_for(dst, base, off);
         let mem = self.checked_aligned(mem, size, false);
         let dst = self.define(dst);
         self.asm.load(size.bytes(), false, dst, mem);
