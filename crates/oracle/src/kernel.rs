@@ -301,18 +301,6 @@ impl Kernel {
         self.update(map, key, &inner.fd.to_ne_bytes(), 0)
     }
 
-    /// Makes a map read-only for us, as libbpf does with constants: the verifier then knows
-    /// their values.
-    ///
-    /// # Errors
-    /// Those of `BPF_MAP_FREEZE`.
-    pub fn freeze(&mut self, map: MapHandle) -> Result<(), OracleError> {
-        self.child.begin();
-        let mut attr = Attr::new().u32(elem::FD, map.fd as u32);
-        self.child.call(Command::MapFreeze, &mut attr)?;
-        Ok(())
-    }
-
     /// Loads a linked program; `maps` are those of the object, in its order.
     ///
     /// # Errors

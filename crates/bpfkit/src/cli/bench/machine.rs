@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use bpfkit_btf::Btf;
 use bpfkit_jit::Jit;
-use bpfkit_maps::flags::BPF_F_RDONLY_PROG;
 use bpfkit_maps::{Map, Progress};
-use bpfkit_object::{Global, Linker, MapDef, MapOrigin, Object, Program, SlotValue};
+use bpfkit_object::{Global, Linker, MapDef, Object, Program, SlotValue};
 use bpfkit_oracle::{
     Kernel, LoadOptions as KernelLoad, MapHandle, OracleError, ProgHandle, Repeated, TestRun,
 };
@@ -374,9 +373,6 @@ impl<'a> InKernel<'a> {
         let mut maps = Vec::new();
         for def in &prepared.maps {
             let map = oracle.create_map(def, btf).map_err(Failure::machine)?;
-            if matches!(def.origin, MapOrigin::Data { .. }) && def.flags & BPF_F_RDONLY_PROG != 0 {
-                oracle.freeze(map).map_err(Failure::machine)?;
-            }
             maps.push(map);
         }
         for (def, map) in prepared.maps.iter().zip(&maps) {

@@ -69,13 +69,15 @@ pub fn run(given: &Arguments, dir: &Path, kernel: &objects::Kernel) -> Result {
         arguments.take_common(given);
         let benchmark = find(arguments.name())?;
         let file = line.replace(['-', ' ', '/'], "_").replace("__", "_");
-        let text = match measure_one(benchmark, &arguments, kernel)? {
-            Outcome::Report(report) => {
+        let text = match measure_one(benchmark, &arguments, kernel) {
+            // What this machine lacks leaves the rest.
+            Err(failure) => format!("failed: {}\n", failure.message),
+            Ok(Outcome::Report(report)) => {
                 iterations += &report.csv(iterations.is_empty());
                 write(&dir.join(format!("{file}.svg")), &report.plot().svg())?;
                 report.comparison()
             }
-            Outcome::Answer(answer) => {
+            Ok(Outcome::Answer(answer)) => {
                 write(&dir.join(format!("{file}.svg")), &answer.plot.svg())?;
                 write(&dir.join(format!("{file}.csv")), &answer.csv)?;
                 answer.text
