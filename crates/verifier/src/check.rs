@@ -105,6 +105,7 @@ impl<'a> Checker<'a> {
             tail_maps: Default::default(),
             threw: false,
             masks_unknown: false,
+            writable: Default::default(),
             records: Default::default(),
             kernel_objects: false,
             gatherer: None,

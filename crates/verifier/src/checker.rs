@@ -196,6 +196,9 @@ pub(crate) struct Checker<'a> {
     /// Some number of a pointer's move is masked and not known in advance: states must then
     /// be alike in all numbers, so that every mask is seen.
     pub masks_unknown: bool,
+    /// Offsets and sizes of the fields of kernel structures that the program may write, by
+    /// structure, as they are asked for.
+    pub writable: FxHashMap<&'static str, Vec<(u32, u32)>>,
     /// Special fields of object types, as they are asked for.
     pub records: FxHashMap<(BtfOf, u32), Rc<Record>>,
     /// See [`Facts::needs_kernel_objects`](crate::Facts::needs_kernel_objects).

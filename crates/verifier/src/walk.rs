@@ -613,13 +613,14 @@ impl<'a> Checker<'a> {
             return Ok(());
         }
         let kernel = self.kernel.ok_or(Errno::Acces)?;
-        let object = kernel.by_name(name, Kind::Struct);
-        let span = writable.fields.iter().find_map(|path| {
-            let (start, size) = member_span(kernel, object?, path)?;
-            (start as i32..(start + size) as i32)
-                .contains(&off)
-                .then_some((start, size))
+        let spans = self.writable.entry(writable.object).or_insert_with(|| {
+            let object = kernel.by_name(name, Kind::Struct);
+            let paths = writable.fields.iter();
+            let span = |path: &&str| member_span(kernel, object?, path);
+            paths.filter_map(span).collect()
         });
+        let at = |s: &&(u32, u32)| (s.0 as i32..(s.0 + s.1) as i32).contains(&off);
+        let span = spans.iter().find(at).copied();
         let Some((start, width)) = span else {
             fail!(self, Acces, "no write support to {name} at off {off}\n");
         };
