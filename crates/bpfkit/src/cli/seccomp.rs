@@ -119,12 +119,16 @@ pub fn run(arguments: &Arguments) -> Result {
             output::text(&format!(
                 "{name}: {} instructions, {}\n{table}{summary}",
                 source.insns.len(),
-                match arch {
-                    Arch::X86_64 => "x86-64",
-                    Arch::Aarch64 => "AArch64",
-                }
+                arch_name(arch)
             ))
         }
+    }
+}
+
+fn arch_name(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "x86-64",
+        Arch::Aarch64 => "AArch64",
     }
 }
 
@@ -277,11 +281,11 @@ fn dead(source: &Source, program: &Program) -> String {
         for origin in compiled.idle(&found) {
             let _ = writeln!(
                 out,
-                "rule {} never decides {} on {:?}: an earlier rule does, or its conditions \
+                "rule {} never decides {} on {}: an earlier rule does, or its conditions \
 exclude each other",
                 origin.rule + 1,
                 origin.call.name,
-                origin.arch
+                arch_name(origin.arch)
             );
         }
     } else {
