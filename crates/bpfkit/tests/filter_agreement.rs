@@ -14,7 +14,7 @@ use bpfkit::pcap::{CompileOptions, Libpcap};
 use bpfkit::runtime::packet::Ancillary;
 use bpfkit::runtime::{PacketProgram, raw_program};
 use bpfkit::{Engine, Interpreter, ProgType};
-use support::{EXPRESSIONS, Random, packet};
+use support::{EXPRESSIONS, Random, filter, packet};
 
 /// Expressions beside those for Ethernet that the classic crate's tests have.
 const MORE: &[&str] = &[
@@ -350,6 +350,8 @@ fn ethernet(random: &mut Random) -> Vec<u8> {
 }
 
 const PACKETS: usize = 10_000;
+/// Programs drawn at random.
+const PROGRAMS: usize = 5000;
 
 struct Sample {
     packets: Vec<(Vec<u8>, u32)>,
@@ -475,6 +477,59 @@ fn every_way_gives_the_same_on_every_packet() {
         always * 3 < expressions,
         "{always} of {expressions} say nothing"
     );
+}
+
+/// Filters of instructions drawn at random, which no compiler would write.
+#[test]
+fn random_programs_give_the_same() {
+    let libpcap = Libpcap::load()
+        .inspect_err(|error| println!("skipped: libpcap: {error}"))
+        .ok();
+    let mut random = Random(0x0f1e_2d3c_4b5a_6978);
+    let context = Context {
+        network_offset: 14,
+        ..Context::default()
+    };
+    let words = context.words();
+    for round in 0..PROGRAMS {
+        let insns = filter(&mut random, if round % 2 == 0 { 12 } else { 60 });
+        let program = Program::new(&insns, Rules::Packet).expect("filters are right");
+        let reference = libpcap.as_ref().and_then(|l| l.reference(&program));
+        for dialect in [Dialect::Libpcap, Dialect::Kernel] {
+            let options = Options {
+                dialect,
+                ..Options::new(Target::Memory)
+            };
+            let converted = convert(&program, &options).expect("memory takes every filter");
+            let converted = PacketProgram::new(converted).expect("it is proven");
+            let load = |engine: &dyn Engine| engine.load_packet(&converted).expect("it loads");
+            let (interp, jit) = (load(&Interpreter::default()), load(&Jit::default()));
+            for _ in 0..4 {
+                let data = ethernet(&mut random);
+                let wire_len = data.len() as u32 + random.pick(&[0, 0, 9]);
+                let packet = Packet {
+                    data: &data,
+                    wire_len,
+                    context: &context,
+                };
+                let expected = run(&program, &packet, dialect);
+                let extended = interp.run(&data, wire_len, &words);
+                let compiled = jit.run(&data, wire_len, &words);
+                assert_eq!(
+                    [extended, compiled],
+                    [expected; 2],
+                    "{dialect:?} {insns:?} {data:02x?}"
+                );
+                if let (Some(reference), Dialect::Libpcap) = (&reference, dialect) {
+                    assert_eq!(
+                        reference.run(&data, wire_len),
+                        expected,
+                        "{insns:?} {data:02x?}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 /// The converted program in the kernel gives what the classic interpreter gives here.

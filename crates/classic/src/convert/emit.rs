@@ -565,43 +565,56 @@ impl<'a> Emitter<'a> {
                 });
             }
             Target::Xdp | Target::Memory => {
-                let checked = self.checked(at, certain);
-                if checked > certain {
-                    self.check_length(sink, checked);
-                }
-                let offset = constant_offset(k, self.options.dialect, self.options.network_offset)
-                    .unwrap_or(0);
-                match i16::try_from(offset) {
-                    Ok(off) => self.load_at(sink, at, bytes, self.regs.data, off),
-                    Err(_) => {
-                        sink.op(mov64(self.regs.tmp, self.regs.data));
-                        sink.op(alu64(isa::AluOp::Add, self.regs.tmp, imm(offset)));
-                        self.load_at(sink, at, bytes, self.regs.tmp, 0);
-                    }
-                }
+                let (base, off) = self.address(sink, at, k, certain);
+                self.load_at(sink, at, bytes, base, off);
+            }
+        }
+    }
+
+    /// Makes sure that the packet is as long as the load at a constant offset needs, or as
+    /// all that follow need; gives base and offset.
+    fn address(&self, sink: &mut dyn Sink, at: usize, k: u32, certain: u32) -> (Reg, i16) {
+        let checked = self.checked(at, certain);
+        if checked > certain {
+            self.check_length(sink, checked);
+        }
+        let offset =
+            constant_offset(k, self.options.dialect, self.options.network_offset).unwrap_or(0);
+        match i16::try_from(offset) {
+            Ok(off) => (self.regs.data, off),
+            Err(_) => {
+                sink.op(mov64(self.regs.tmp, self.regs.data));
+                sink.op(alu64(isa::AluOp::Add, self.regs.tmp, imm(offset)));
+                (self.regs.tmp, 0)
             }
         }
     }
 
     fn load_msh(&self, sink: &mut dyn Sink, at: usize, k: u32, certain: u32) {
         let Registers { x, tmp, .. } = self.regs;
+        if self.by_pointer() {
+            let (base, off) = self.address(sink, at, k, certain);
+            sink.op(isa::Op::Load {
+                size: isa::Size::B,
+                signed: false,
+                dst: x,
+                base,
+                off,
+            });
+            sink.op(alu32(isa::AluOp::And, x, imm(15)));
+            sink.op(alu32(isa::AluOp::Lsh, x, imm(2)));
+            return;
+        }
+        // Legacy loads have one destination: A must survive.
         let keep = self.live.get(at + 1).is_some_and(|live| live.a);
-        // A must survive, and packet loads and pointer arithmetic need a register each:
-        // X is free, as it is about to be set.
         if keep {
-            sink.op(mov64(if self.by_pointer() { x } else { tmp }, A));
+            sink.op(mov64(tmp, A));
         }
         self.load_abs(sink, at, Size::B, k, certain);
         sink.op(alu32(isa::AluOp::And, A, imm(15)));
         sink.op(alu32(isa::AluOp::Lsh, A, imm(2)));
-        if !keep {
-            sink.op(mov32(x, A));
-        } else if self.by_pointer() {
-            sink.op(mov32(tmp, A));
-            sink.op(mov64(A, x));
-            sink.op(mov32(x, tmp));
-        } else {
-            sink.op(mov32(x, A));
+        sink.op(mov32(x, A));
+        if keep {
             sink.op(mov64(A, tmp));
         }
     }

@@ -162,14 +162,37 @@ pub(super) fn check(insns: &[Insn]) -> Result<(), PacketError> {
         before: vec![None; ops.len()],
         loops: loops(&ops)?,
     };
-    proof.flow(0, State::at_entry(), 0)?;
+    // The state in which the instruction before leads here.
+    let mut here = Some(State::at_entry());
     for (at, op) in ops.iter().enumerate() {
-        let Some(state) = proof.before[at] else {
-            continue;
-        };
-        proof.step(at, op, state, &ops)?;
+        if proof.loops.iter().any(|&(first, _)| first == at)
+            && let Some(state) = here.take()
+        {
+            proof.flow(at, &state, at)?;
+        }
+        if let Some(jumped) = proof.before[at].take() {
+            here = Some(match here {
+                Some(state) => state.join(&jumped),
+                None => *jumped,
+            });
+            if proof.loops.iter().any(|&(first, _)| first == at) {
+                // What jumps back is compared with it.
+                proof.before[at] = here.map(Box::new);
+            }
+        }
+        if let Some(state) = &mut here
+            && !proof.step(at, op, state)?
+        {
+            here = None;
+        }
     }
-    Ok(())
+    match here {
+        Some(_) => Err(PacketError {
+            at: ops.len().saturating_sub(1),
+            why: "the program does not end here",
+        }),
+        None => Ok(()),
+    }
 }
 
 fn decode(insns: &[Insn]) -> Result<Vec<Op>, PacketError> {
@@ -266,28 +289,30 @@ fn writes(op: &Op) -> Option<Reg> {
 }
 
 struct Proof {
-    before: Vec<Option<State>>,
+    /// Before instructions that jumps lead to.
+    before: Vec<Option<Box<State>>>,
     /// First and last instruction of each loop.
     loops: Vec<(usize, usize)>,
 }
 
 impl Proof {
     /// A path leads from `at` to `to` in that state.
-    fn flow(&mut self, to: usize, mut state: State, at: usize) -> Result<(), PacketError> {
+    fn flow(&mut self, to: usize, state: &State, at: usize) -> Result<(), PacketError> {
         let error = |why| Err(PacketError { at, why });
         let Some(slot) = self.before.get_mut(to) else {
             return error("a way out of the program");
         };
-        if to <= at && at != 0 {
+        if to < at {
             // Back in a loop: what was taken for granted there must hold again.
             if !state.get(COUNTER).is_within() {
                 return error("a loop whose rounds are not counted from the packet's length");
             }
             return match slot {
-                Some(known) if known.join(&state) == *known => Ok(()),
+                Some(known) if known.join(state) == **known => Ok(()),
                 _ => error("a loop that changes what its beginning relies on"),
             };
         }
+        let mut state = *state;
         if self.loops.iter().any(|&(first, _)| first == to) {
             // Of what a filter's loop changes, nothing is known at its beginning.
             for reg in [Reg::R0, Reg::R4, Reg::R5, Reg::R7] {
@@ -296,23 +321,19 @@ impl Proof {
             let counter = &mut state.registers[COUNTER.index()];
             *counter = counter.join(WITHIN);
         }
-        *slot = Some(slot.map_or(state, |known| known.join(&state)));
+        match slot {
+            Some(known) => **known = known.join(&state),
+            None => *slot = Some(Box::new(state)),
+        }
         Ok(())
     }
 
-    /// The instruction at a place.
-    fn step(
-        &mut self,
-        at: usize,
-        op: &Op,
-        mut state: State,
-        ops: &[Op],
-    ) -> Result<(), PacketError> {
+    /// The instruction at a place; whether the next one follows.
+    fn step(&mut self, at: usize, op: &Op, state: &mut State) -> Result<bool, PacketError> {
         let error = |why| Err(PacketError { at, why });
         if writes(op) == Some(Reg::R10) {
             return error("R10 is changed");
         }
-        let next = at + 1;
         match *op {
             Op::Alu {
                 op,
@@ -324,7 +345,7 @@ impl Proof {
                 let counts = !self.loops.is_empty() && dst == COUNTER && op == AluOp::Sub;
                 state.registers[dst.index()] = match state.get(dst).is_within() && counts {
                     true => WITHIN,
-                    false => alu(&state, op, width, dst, src),
+                    false => alu(state, op, width, dst, src),
                 };
             }
             Op::Neg { dst, .. } | Op::Swap { dst, .. } => state.registers[dst.index()] = ANY,
@@ -335,7 +356,7 @@ impl Proof {
                 off,
                 ..
             } => {
-                if !readable(&state, base, off, size) {
+                if !readable(state, base, off, size) {
                     return error("a load from outside of the packet, or not known to be inside");
                 }
                 state.registers[dst.index()] = ANY;
@@ -349,7 +370,8 @@ impl Proof {
                 }
             }
             Op::Jump { off, .. } => {
-                return self.flow(target(at, off), state, at);
+                self.flow(target(at, off), state, at)?;
+                return Ok(false);
             }
             Op::JumpIf {
                 cond,
@@ -358,19 +380,16 @@ impl Proof {
                 src,
                 off,
             } => {
-                let mut taken = state;
+                let mut taken = *state;
                 if width == Width::W64 {
-                    compare(&mut taken, &mut state, cond, dst, src);
+                    compare(&mut taken, state, cond, dst, src);
                 }
-                self.flow(target(at, off.into()), taken, at)?;
+                self.flow(target(at, off.into()), &taken, at)?;
             }
-            Op::Exit => return Ok(()),
+            Op::Exit => return Ok(false),
             _ => return error("an instruction that no filter needs"),
         }
-        if next >= ops.len() {
-            return error("the program does not end here");
-        }
-        self.flow(next, state, at)
+        Ok(true)
     }
 }
 
