@@ -227,3 +227,16 @@ fn functions_get_the_join_of_their_callers_arguments() {
     let (min, max) = range(&facts, 5, 0);
     assert!(min <= 13 && (14..=0xff).contains(&max));
 }
+
+#[test]
+fn registers_that_do_not_exist_are_refused_with_facts_too() {
+    let insn = bpfkit_isa::Insn::from_le_bytes([0x0f, 0xc1, 0, 0, 0, 0, 0, 0]);
+    let exit = bpfkit_isa::Insn::from_le_bytes([0x95, 0, 0, 0, 0, 0, 0, 0]);
+    let program = common::program(ProgType::SchedCls, vec![insn, exit]);
+    let environment = Environment {
+        facts: true,
+        ..Environment::new(None)
+    };
+    let verdict = verify(&program, &[], &environment);
+    assert_eq!(verdict.result.unwrap_err().message, "R12 is invalid");
+}

@@ -67,10 +67,14 @@ impl Gatherer {
         let mut mask = self.reads[insn as usize];
         let mut at = self.first[insn as usize] as usize;
         while mask != 0 {
-            let reg = &frame.regs[mask.trailing_zeros() as usize];
+            let number = mask.trailing_zeros() as usize;
             mask &= mask - 1;
             let seen = &mut self.seen[at];
             at += 1;
+            // What names a register that does not exist is about to be refused.
+            let Some(reg) = frame.regs.get(number) else {
+                continue;
+            };
             *seen = match (*seen, reg.ty.base()) {
                 (Seen::Mixed, _) => continue,
                 (Seen::Number(_) | Seen::Nothing, Base::Scalar) if !self.exact => {
