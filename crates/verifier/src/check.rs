@@ -31,6 +31,8 @@ const GPL: [&str; 6] = [
 ];
 /// Most instructions of a program.
 const MAX_INSNS: usize = 1_000_000;
+/// Most instructions of a program that an unprivileged process loads.
+const MAX_INSNS_UNPRIVILEGED: usize = 4096;
 
 /// Judges a linked program; `maps` is the list that its instructions refer to.
 pub fn verify(program: &Program, maps: &[MapDef], env: &Environment<'_>) -> Verdict {
@@ -121,7 +123,11 @@ impl<'a> Checker<'a> {
     }
 
     fn check_all(&mut self) -> Res {
-        if self.insns.is_empty() || self.insns.len() > MAX_INSNS {
+        let most = match self.privileged() {
+            true => MAX_INSNS,
+            false => MAX_INSNS_UNPRIVILEGED,
+        };
+        if self.insns.is_empty() || self.insns.len() > most {
             return Err(Errno::TooBig);
         }
         self.check_version()?;

@@ -14,6 +14,7 @@ use bpfkit_object::{ErrorKind, Linker, MapDef, Object, Program, Target};
 use bpfkit_spec::{AttachType, KernelVersion, MapType, ProgType};
 use bpfkit_verifier::{Environment, Verdict};
 
+use super::listing::listing;
 use super::pattern;
 use super::suite::{Case, Mode, Suite, Test};
 use super::tags::{Expectation, Retval, Spec, flag};
@@ -208,6 +209,7 @@ fn by_tags(
     environment.strict_alignment = flags & flag::STRICT_ALIGNMENT != 0;
     environment.test_state_freq = flags & flag::TEST_STATE_FREQ != 0;
     environment.test_reg_invariants = flags & flag::TEST_REG_INVARIANTS != 0;
+    environment.rewrite = !expected.xlated.is_empty();
     let verdict = judge_program(
         &program,
         &maps,
@@ -227,8 +229,16 @@ fn by_tags(
     if let Err(why) = pattern::find_all(&expected.messages, kept(&verdict.log)) {
         return Outcome::fail(format!("{log}{why}"));
     }
-    if !expected.xlated.is_empty() {
-        return Outcome::fail("xlated: there is no rewritten program to compare with\n");
+    if let (Ok(verified), false) = (&verdict.result, expected.xlated.is_empty()) {
+        let text = match verified.rewritten() {
+            Some(Ok(rewritten)) => listing(&rewritten.insns),
+            Some(Err(error)) => return Outcome::fail(format!("{log}xlated: {error}\n")),
+            None => return Outcome::fail(format!("{log}xlated: no rewritten program\n")),
+        };
+        if let Err(why) = pattern::find_all(&expected.xlated, &text) {
+            let block = "=============";
+            return Outcome::fail(format!("{log}XLATED:\n{block}\n{text}{block}\n{why}"));
+        }
     }
     match expected.retval {
         Some(retval) if !expected.failure => run(object, &target, case.prog, retval, log),

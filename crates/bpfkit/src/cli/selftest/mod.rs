@@ -3,6 +3,7 @@
 
 mod check;
 mod deny;
+mod listing;
 mod pattern;
 mod pool;
 mod report;

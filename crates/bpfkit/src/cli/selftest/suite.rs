@@ -90,6 +90,9 @@ impl Suite {
         let mut number = 0;
         for path in paths {
             let mut test = read_test(path)?;
+            if let Err(why) = &test.object {
+                anstream::eprintln!("skipped: {why}");
+            }
             let file = path.file_name().unwrap_or_default().to_string_lossy();
             let at = suite.tests.len();
             let mut cases = subtests(&mut test, &file, at, plan);
