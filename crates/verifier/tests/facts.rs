@@ -240,3 +240,10 @@ fn registers_that_do_not_exist_are_refused_with_facts_too() {
     let verdict = verify(&program, &[], &environment);
     assert_eq!(verdict.result.unwrap_err().message, "R12 is invalid");
 }
+
+#[test]
+fn a_decided_jump_to_the_next_instruction_goes_on() {
+    let text = "r0 = 9; r5 = *(u32 *)(r1 + 0); if r5 == 1 goto out; r2 = 1; if r2 s> 0 goto +0
+         r0 += r0; out: r3 = r0; exit";
+    assert_eq!(range(&facts(text, &[]), 6, 0), (9, 18));
+}

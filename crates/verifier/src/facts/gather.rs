@@ -93,6 +93,8 @@ impl Gatherer {
         let conditional = matches!(insn.class(), code::JMP | code::JMP32)
             && !matches!(insn.code & 0xf0, code::JA | code::CALL | code::EXIT);
         if conditional {
+            // A jump to the next instruction does not tell which way it went.
+            let both = both || insn.off == 0;
             self.ways[at as usize] |= match (both, next == at + 1) {
                 (true, _) => FELL | JUMPED,
                 (_, true) => FELL,
