@@ -76,8 +76,7 @@ impl Jit {
         maps: &MapSet,
         options: &LoadOptions<'_>,
     ) -> Result<Vec<u8>, LoadError> {
-        let checked = is_checked(code, maps);
-        let plan = Plan::new(code.program(), maps, options, checked, self.rules)?;
+        let plan = Plan::of(code, maps, options, self.rules)?;
         Ok(backend::compile(arch, &plan, Features::ALL, 0, false)?.code)
     }
 
@@ -141,11 +140,6 @@ pub struct Listing {
     pub parts: Vec<Part>,
 }
 
-/// Arena pointers are 32 bits wide or not, as the compiler pleases; only checked accesses tell.
-fn is_checked(code: &Source, maps: &MapSet) -> bool {
-    matches!(code, Source::Unverified(_)) || maps.arena().is_some()
-}
-
 impl Engine for Jit {
     fn name(&self) -> &'static str {
         "jit"
@@ -158,14 +152,13 @@ impl Engine for Jit {
         options: &LoadOptions<'_>,
     ) -> Result<Arc<dyn Executable>, LoadError> {
         code.check_maps(maps)?;
-        let checked = is_checked(&code, maps);
-        let program = code.program();
-        let plan = Plan::new(program, maps, options, checked, self.rules)?;
+        let plan = Plan::of(&code, maps, options, self.rules)?;
+        let (program, checked) = (code.program(), plan.checked);
         let pointer_ids = vec![0; plan.pointers.len()].into_boxed_slice();
         let base = pointer_ids.as_ptr().addr() as u64;
         let arch = host()?;
         let compiled = backend::compile(arch, &plan, self.features, base, self.parts)?;
-        let code = self.install(&compiled.code)?;
+        let installed = self.install(&compiled.code)?;
         let starts = plan.functions.iter().map(|f| f.start);
         let functions = starts.zip(compiled.functions).collect();
         let steps_after = if checked {
@@ -177,7 +170,7 @@ impl Engine for Jit {
         let (program, maps) = (Arc::clone(program), Arc::clone(maps));
         Ok(Arc::new_cyclic(|this| Loaded {
             this: this.clone(),
-            code,
+            code: installed,
             parts: compiled.parts,
             enter_function: compiled.enter_function,
             functions,

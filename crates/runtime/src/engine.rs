@@ -8,7 +8,7 @@ use bpfkit_isa::{DecodeError, Size};
 use bpfkit_maps::flags::BPF_F_RDONLY_PROG;
 use bpfkit_object::{MapOrigin, Program};
 use bpfkit_spec::ProgType;
-use bpfkit_verifier::{Environment, Rejection};
+use bpfkit_verifier::{Environment, Facts, Rejection};
 
 use crate::env::{Env, Functions};
 use crate::fault::{Fault, Trap};
@@ -92,6 +92,7 @@ impl Code {
             false => Code::Trusted(Trusted {
                 program,
                 maps: Some(maps.id()),
+                facts: Some(Arc::new(facts)),
             }),
         })
     }
@@ -101,6 +102,14 @@ impl Code {
         match self {
             Code::Unverified(program) => program,
             Code::Trusted(trusted) => &trusted.program,
+        }
+    }
+
+    /// What the verifier found out about the program, if it was asked.
+    pub fn facts(&self) -> Option<&Arc<Facts>> {
+        match self {
+            Code::Unverified(_) => None,
+            Code::Trusted(trusted) => trusted.facts.as_ref(),
         }
     }
 
@@ -137,6 +146,7 @@ pub struct Trusted {
     program: Arc<Program>,
     /// The set that it was verified with, and must be loaded with.
     maps: Option<u64>,
+    facts: Option<Arc<Facts>>,
 }
 
 impl Trusted {
@@ -151,6 +161,7 @@ impl Trusted {
         Self {
             program,
             maps: None,
+            facts: None,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::mapset::{MapSet, direct_value};
 pub enum Slot {
     /// An instruction.
     Op(Op),
-    /// Second slot of `ld_imm64`.
+    /// Nothing: the second slot of `ld_imm64`, or what is never executed.
     Second,
     /// An instruction that cannot run: its relocation has no target here, or it writes the
     /// frame pointer. The kernel's verifier takes such where the program never comes, so
@@ -85,6 +85,11 @@ impl<'a> Resolver<'a> {
         &self.slots
     }
 
+    /// Where the program's subprograms begin.
+    pub fn subprograms(&self) -> impl Iterator<Item = u32> + use<'_> {
+        self.program.subprograms.iter().map(|s| s.start)
+    }
+
     /// The slot that a distance from the slot after `slot` leads to.
     ///
     /// # Errors
@@ -120,6 +125,47 @@ impl<'a> Resolver<'a> {
         };
         let function = self.options.functions.kfunc(name);
         function.ok_or_else(|| LoadErrorKind::Kfunc(name.clone()))
+    }
+
+    /// Arguments that a helper takes, whoever calls it; all where that is not known.
+    pub fn helper_arity(&self, id: i32) -> usize {
+        let helper = bpfkit_spec::helper::by_id(id);
+        let offers = helper.map_or(&[][..], |helper| helper.offers);
+        let arities = offers.iter().map(|offer| offer.proto.arity());
+        arities.max().unwrap_or(5)
+    }
+
+    /// Arguments that the kfunc called at a slot takes, as its prototype in the object says;
+    /// all where it says nothing.
+    pub fn kfunc_arity(&self, slot: usize) -> usize {
+        let Some(RefTarget::Kfunc { type_id, .. }) = target(self.program, slot as u32) else {
+            return 5;
+        };
+        let btf = self.program.btf.as_ref();
+        let function = btf.and_then(|btf| btf.type_by_id(*type_id));
+        let proto = function.and_then(|function| function.proto());
+        proto.map_or(5, |proto| proto.params().len().min(5))
+    }
+
+    /// Takes instructions out that are never executed, and makes conditional jumps that are
+    /// thereby decided into what they do.
+    pub fn drop_dead(&mut self, reachable: impl Fn(usize) -> bool) {
+        for slot in 0..self.slots.len() {
+            if !reachable(slot) {
+                self.slots[slot] = Slot::Second;
+                continue;
+            }
+            let Slot::Op(Op::JumpIf { off, .. }) = self.slots[slot] else {
+                continue;
+            };
+            let to = slot as i64 + 1 + i64::from(off);
+            if !usize::try_from(to).is_ok_and(&reachable) {
+                self.slots[slot] = Slot::Second;
+            } else if !reachable(slot + 1) {
+                let off = off.into();
+                self.slots[slot] = Slot::Op(Op::Jump { off, wide: false });
+            }
+        }
     }
 
     /// What the `ld_imm64` at a slot loads.

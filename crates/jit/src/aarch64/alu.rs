@@ -67,7 +67,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn shift(&mut self, op: AluOp, wide: bool, d: Gpr, src: Operand) {
+    pub(super) fn shift(&mut self, op: AluOp, wide: bool, d: Gpr, src: Operand) {
         match src {
             Operand::Reg(src) => {
                 let op = match op {

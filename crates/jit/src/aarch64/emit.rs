@@ -1,6 +1,7 @@
 //! Encoding. Every instruction is a word; distances of jumps are filled in at the end.
 
 use super::regs::{Gpr, LINK, SP, T2, ZR};
+use crate::lower::{Rule, Rules};
 
 /// Condition codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +18,34 @@ pub(super) enum Cc {
     Lt = 11,
     Gt = 12,
     Le = 13,
+}
+
+impl Cc {
+    pub(super) fn inverted(self) -> Cc {
+        match self {
+            Cc::Eq => Cc::Ne,
+            Cc::Ne => Cc::Eq,
+            Cc::Hs => Cc::Lo,
+            Cc::Lo => Cc::Hs,
+            Cc::Mi => unreachable!("only emitted as it is"),
+            Cc::Hi => Cc::Ls,
+            Cc::Ls => Cc::Hi,
+            Cc::Ge => Cc::Lt,
+            Cc::Lt => Cc::Ge,
+            Cc::Gt => Cc::Le,
+            Cc::Le => Cc::Gt,
+        }
+    }
+}
+
+/// What a conditional selection makes of its second register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Pick {
+    Same = 0x1a80_0000,
+    Incremented = 0x1a80_0400,
+    Inverted = 0x5a80_0000,
+    Negated = 0x5a80_0400,
 }
 
 /// Two-source operations of one opcode family: register form, with their bits.
@@ -91,6 +120,9 @@ pub(super) struct Asm {
     /// Jumps: position and target.
     jumps: Vec<(u32, Label)>,
     labels: Vec<u32>,
+    rules: Rules,
+    /// Whether conditional jumps may not reach, so that they jump over ones that do.
+    far: bool,
 }
 
 /// Finished code, and where its labels lie.
@@ -150,8 +182,10 @@ pub(super) fn pattern(value: u64, wide: bool) -> Option<u32> {
 }
 
 impl Asm {
-    pub(super) fn new(slots: usize) -> Self {
+    pub(super) fn new(slots: usize, rules: Rules, far: bool) -> Self {
         Self {
+            rules,
+            far,
             words: Vec::with_capacity(slots * 2 + 64),
             jumps: Vec::with_capacity(slots / 4 + 8),
             labels: vec![UNBOUND; slots],
@@ -184,16 +218,34 @@ impl Asm {
         self.jump(0x9400_0000, to);
     }
 
+    pub(super) fn is_far(&self) -> bool {
+        self.far
+    }
+
     pub(super) fn b_if(&mut self, cc: Cc, to: Label) {
-        self.jump(0x5400_0000 | cc as u32, to);
+        // Conditions come in pairs that differ in the lowest bit.
+        self.conditional(0x5400_0000 | cc as u32, 1, to);
+    }
+
+    /// A conditional jump; `flip` is the bit that inverts it.
+    fn conditional(&mut self, word: u32, flip: u32, to: Label) {
+        if self.far {
+            self.word(word ^ flip | 2 << 5);
+            return self.b(to);
+        }
+        self.jump(word, to);
     }
 
     /// Jumps where the register is zero, or is not.
     pub(super) fn cb(&mut self, wide: bool, nonzero: bool, reg: Gpr, to: Label) {
-        self.jump(
-            sf(wide) | 0x3400_0000 | u32::from(nonzero) << 24 | rd(reg),
-            to,
-        );
+        let word = sf(wide) | 0x3400_0000 | u32::from(nonzero) << 24 | rd(reg);
+        self.conditional(word, 1 << 24, to);
+    }
+
+    /// Jumps where a bit of the register is set, or is not.
+    pub(super) fn tb(&mut self, set: bool, reg: Gpr, bit: u32, to: Label) {
+        let bit = bit >> 5 << 31 | (bit & 31) << 19;
+        self.jump(0x3600_0000 | u32::from(set) << 24 | bit | rd(reg), to);
     }
 
     /// Fills the distances in. `None` where a conditional jump does not reach.
@@ -203,11 +255,12 @@ impl Asm {
             assert!(target != UNBOUND, "jump to a label that is not bound");
             let distance = target as i32 - at as i32;
             let word = &mut self.words[at as usize];
-            // `b` and `bl` have 26 bits, the others 19 behind the condition or register.
-            let (bits, shift) = if *word >> 26 & 0x1f == 5 {
-                (26, 0)
-            } else {
-                (19, 5)
+            // `b` and `bl` have 26 bits; behind a bit's number there are 14, behind a condition
+            // or a register 19.
+            let (bits, shift) = match *word >> 25 & 0x3f {
+                0x0a | 0x0b => (26, 0),
+                0x1b => (14, 5),
+                _ => (19, 5),
             };
             if distance >= 1 << (bits - 1) || distance < -(1 << (bits - 1)) {
                 return None;
@@ -249,7 +302,9 @@ impl Asm {
         } else {
             u64::from(imm as u32)
         };
-        if let Some(base) = op.pattern() {
+        if op == Alu::Subs && !self.rules.has(Rule::CompareImmediate) {
+            // Falls through to the two instructions.
+        } else if let Some(base) = op.pattern() {
             if let Some(pattern) = pattern(value, wide) {
                 return self.word(sf(wide) | base | pattern | rn(n) | rd(d));
             }
@@ -285,6 +340,10 @@ impl Asm {
     }
 
     pub(super) fn mov(&mut self, wide: bool, d: Gpr, m: Gpr) {
+        if !self.rules.has(Rule::MoveByOr) && m != ZR {
+            self.imm12(Alu::Add, wide, d, m, 0);
+            return;
+        }
         self.alu(Alu::Orr, wide, d, ZR, m);
     }
 
@@ -324,6 +383,17 @@ impl Asm {
         for i in pieces {
             self.word(0xf280_0000 | i << 21 | piece(i) << 5 | rd(d));
         }
+    }
+
+    /// Selects `n` where the condition holds, else what `pick` makes of `m`.
+    pub(super) fn pick(&mut self, pick: Pick, d: Gpr, n: Gpr, m: Gpr, cc: Cc) {
+        let cc = (cc as u32) << 12;
+        self.word(sf(true) | pick as u32 | rm(m) | cc | rn(n) | rd(d));
+    }
+
+    pub(super) fn ror_imm(&mut self, wide: bool, d: Gpr, n: Gpr, by: u32) {
+        let n_bit = u32::from(wide) << 22;
+        self.word(sf(wide) | 0x1380_0000 | n_bit | rm(n) | by << 10 | rn(n) | rd(d));
     }
 
     pub(super) fn two(&mut self, op: Two, wide: bool, d: Gpr, n: Gpr, m: Gpr) {
@@ -380,7 +450,10 @@ impl Asm {
     fn access(&mut self, bytes: u32, kind: u32, t: Gpr, base: Gpr, off: i32) {
         let size = bytes.trailing_zeros() << 30;
         let scaled = off as u32 / bytes;
-        if off >= 0 && (off as u32).is_multiple_of(bytes) && scaled < 0x1000 {
+        if off != 0 && base != SP && !self.rules.has(Rule::LoadOffset) {
+            self.mov_imm(T2, i64::from(off) as u64);
+            self.word(0x3820_6800 | size | kind | rm(T2) | rn(base) | rd(t));
+        } else if off >= 0 && (off as u32).is_multiple_of(bytes) && scaled < 0x1000 {
             self.word(0x3900_0000 | size | kind | scaled << 10 | rn(base) | rd(t));
         } else if (-256..256).contains(&off) {
             self.word(0x3800_0000 | size | kind | (off as u32 & 0x1ff) << 12 | rn(base) | rd(t));
@@ -412,6 +485,17 @@ impl Asm {
     pub(super) fn load_pair(&mut self, a: Gpr, b: Gpr, off: i32) {
         let field = ((off as u32 / 8) & 0x7f) << 15;
         self.word(0xa940_0000 | field | u32::from(b.0) << 10 | rn(SP) | rd(a));
+    }
+
+    /// A pair below the stack pointer, which moves there.
+    pub(super) fn push_pair(&mut self, a: Gpr, b: Gpr) {
+        let field = (-2_i32 as u32 & 0x7f) << 15;
+        self.word(0xa980_0000 | field | u32::from(b.0) << 10 | rn(SP) | rd(a));
+    }
+
+    /// The pair at the stack pointer, which moves behind it.
+    pub(super) fn pop_pair(&mut self, a: Gpr, b: Gpr) {
+        self.word(0xa8c0_0000 | 2 << 15 | u32::from(b.0) << 10 | rn(SP) | rd(a));
     }
 
     pub(super) fn load_acquire(&mut self, bytes: u32, t: Gpr, base: Gpr) {

@@ -1,13 +1,12 @@
 //! Jumps.
 
-use bpfkit_isa::{Cond, Op, Operand, Reg, Width};
-use bpfkit_runtime::native::Slot;
+use bpfkit_isa::{Cond, Operand, Width};
 
 use super::Compiler;
 use super::call::Stub;
 use super::emit::{Alu, Cc, Label};
 use super::regs::{ADDRESS, DETAIL, SP, T0, ZR, gpr};
-use crate::lower::{Plan, Rule};
+use crate::lower::{Plan, Rule, Test};
 
 fn code(cond: Cond) -> Cc {
     match cond {
@@ -24,24 +23,8 @@ fn code(cond: Cond) -> Cc {
     }
 }
 
-fn inverse(cc: Cc) -> Option<Cc> {
-    Some(match cc {
-        Cc::Eq => Cc::Ne,
-        Cc::Ne => Cc::Eq,
-        Cc::Hs => Cc::Lo,
-        Cc::Lo => Cc::Hs,
-        Cc::Hi => Cc::Ls,
-        Cc::Ls => Cc::Hi,
-        Cc::Ge => Cc::Lt,
-        Cc::Lt => Cc::Ge,
-        Cc::Gt => Cc::Le,
-        Cc::Le => Cc::Gt,
-        Cc::Mi => return None,
-    })
-}
-
 impl Compiler<'_> {
-    fn jump_to(&self, off: i32) -> Label {
+    pub(super) fn jump_to(&self, off: i32) -> Label {
         Label(Plan::target(self.slot, off) as u32)
     }
 
@@ -51,57 +34,43 @@ impl Compiler<'_> {
         }
     }
 
-    fn compare(&mut self, cond: Cond, wide: bool, dst: Reg, src: Operand) -> Cc {
-        let op = if cond == Cond::Set {
+    /// Compares: the condition that holds where the test does.
+    pub(super) fn compare(&mut self, test: Test) -> Cc {
+        let op = if test.cond == Cond::Set {
             Alu::Ands
         } else {
             Alu::Subs
         };
-        match src {
-            Operand::Reg(src) => self.asm.alu(op, wide, ZR, gpr(dst), gpr(src)),
-            Operand::Imm(imm) => self.asm.alu_imm(op, wide, ZR, gpr(dst), imm),
+        let (wide, dst) = (test.width == Width::W64, gpr(test.dst));
+        match test.src {
+            Operand::Reg(src) => self.asm.alu(op, wide, ZR, dst, gpr(src)),
+            Operand::Imm(imm) => self.asm.alu_imm(op, wide, ZR, dst, imm),
         }
-        code(cond)
+        code(test.cond)
     }
 
-    pub(super) fn jump_if(&mut self, cond: Cond, width: Width, dst: Reg, src: Operand, off: i16) {
-        let (wide, to) = (width == Width::W64, self.jump_to(off.into()));
-        match (cond, src) {
-            (Cond::Eq | Cond::Ne, Operand::Imm(0)) => {
-                self.asm.cb(wide, cond == Cond::Ne, gpr(dst), to);
+    /// Jumps where the condition holds or, negated, where it does not.
+    pub(super) fn branch(&mut self, test: Test, negated: bool, to: Label) {
+        let (wide, reg) = (test.width == Width::W64, gpr(test.dst));
+        match (test.cond, test.src) {
+            (Cond::Eq | Cond::Ne, Operand::Imm(0)) if self.has(Rule::CompareBranch) => {
+                let nonzero = (test.cond == Cond::Ne) != negated;
+                return self.asm.cb(wide, nonzero, reg, to);
             }
-            _ => {
-                let cc = self.compare(cond, wide, dst, src);
-                self.asm.b_if(cc, to);
+            (Cond::Set, Operand::Imm(imm)) if self.has(Rule::TestBranch) => {
+                let mask = if wide {
+                    i64::from(imm) as u64
+                } else {
+                    u64::from(imm as u32)
+                };
+                if mask.is_power_of_two() && !self.asm.is_far() {
+                    return self.asm.tb(!negated, reg, mask.trailing_zeros(), to);
+                }
             }
+            _ => {}
         }
-    }
-
-    /// `if … goto +1; goto TARGET`.
-    pub(super) fn inverted(&mut self, op: &Op) -> Option<usize> {
-        let Op::JumpIf {
-            cond,
-            width,
-            dst,
-            src,
-            off: 1,
-        } = *op
-        else {
-            return None;
-        };
-        let next = self.slot + 1;
-        // In checked code the second one counts for itself.
-        if self.plan.checked || !self.has(Rule::InvertJump) || self.plan.is_target(next) {
-            return None;
-        }
-        let Some(Slot::Op(Op::Jump { off, .. })) = self.plan.slots().get(next) else {
-            return None;
-        };
-        inverse(code(cond))?;
-        let cc = self.compare(cond, width == Width::W64, dst, src);
-        self.asm
-            .b_if(inverse(cc)?, Label(Plan::target(next, *off) as u32));
-        Some(next + 1)
+        let cc = self.compare(test);
+        self.asm.b_if(if negated { cc.inverted() } else { cc }, to);
     }
 
     /// Falls through as long as the frame's budget allows. The budget lies on top of the stack.

@@ -7,6 +7,7 @@
 
 mod alu;
 mod call;
+mod combined;
 mod div;
 mod emit;
 mod inline;
@@ -24,8 +25,8 @@ use bpfkit_isa::Op;
 use bpfkit_runtime::native::{Slot, State, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
-use crate::backend::{Compiled, Features, Origin, parts};
-use crate::lower::{Function, Plan, Rule, Zeros};
+use crate::backend::{Arch, Compiled, Features, Origin, parts};
+use crate::lower::{Function, Plan, Rule, Test, Zeros};
 use call::{Stub, Stubs};
 use emit::{Alu, Asm, Cc, Label};
 use prologue::Entry;
@@ -77,47 +78,60 @@ pub(crate) fn compile(
     pointer_base: u64,
     parts: bool,
 ) -> Result<Compiled, LoadError> {
-    let slots = plan.slots().len();
-    let mut asm = Asm::new(slots + 1);
-    for _ in &plan.functions {
-        asm.label();
+    let error = |kind| LoadError { insn: 0, kind };
+    for far in [false, true] {
+        let compiler = Compiler::new(plan, features, pointer_base, (far, parts));
+        let compiler = compiler.ok_or_else(|| error(LoadErrorKind::Empty))?;
+        if let Some(compiled) = compiler.program()? {
+            return Ok(compiled);
+        }
     }
-    let exit = asm.label();
-    let Some(&function) = plan.functions.first() else {
-        return Err(LoadError {
-            insn: 0,
-            kind: LoadErrorKind::Empty,
-        });
-    };
-    let compiler = Compiler {
-        plan,
-        features,
-        stubs: Stubs::default(),
-        slow: Vec::new(),
-        marks: Vec::new(),
-        parts,
-        zeros: Zeros::default(),
-        slot: 0,
-        function_labels: slots as u32 + 1,
-        function,
-        entry: Entry::of(plan),
-        exit,
-        exit_bound: false,
-        exit_used: false,
-        sites: [0; 8],
-        steps_after: if plan.checked {
-            plan.steps_after()
-        } else {
-            Box::default()
-        },
-        pointer_base,
-        asm,
-    };
-    compiler.program()
+    Err(error(LoadErrorKind::TooLong))
+}
+
+impl<'p> Compiler<'p> {
+    /// One that makes far jumps, and says where the stretches of the code begin, or not.
+    fn new(
+        plan: &'p Plan<'p>,
+        features: Features,
+        pointer_base: u64,
+        (far, parts): (bool, bool),
+    ) -> Option<Self> {
+        let slots = plan.slots().len();
+        let mut asm = Asm::new(slots + 1, plan.rules, far);
+        for _ in &plan.functions {
+            asm.label();
+        }
+        Some(Self {
+            plan,
+            features,
+            stubs: Stubs::default(),
+            slow: Vec::new(),
+            marks: Vec::new(),
+            parts,
+            zeros: Zeros::default(),
+            slot: 0,
+            function_labels: slots as u32 + 1,
+            function: *plan.functions.first()?,
+            entry: Entry::of(plan),
+            exit: asm.label(),
+            exit_bound: false,
+            exit_used: false,
+            sites: [0; 8],
+            steps_after: if plan.checked {
+                plan.steps_after()
+            } else {
+                Box::default()
+            },
+            pointer_base,
+            asm,
+        })
+    }
 }
 
 impl Compiler<'_> {
-    fn program(mut self) -> Result<Compiled, LoadError> {
+    /// The code; `None` where a jump does not reach.
+    fn program(mut self) -> Result<Option<Compiled>, LoadError> {
         let plan = self.plan;
         let others = plan.functions.len() > 1 || plan.main_is_called;
         for (i, &function) in plan.functions.iter().enumerate() {
@@ -147,10 +161,7 @@ impl Compiler<'_> {
         self.emit_stubs();
         let functions = self.function_labels;
         let Some(finished) = self.asm.finish() else {
-            return Err(LoadError {
-                insn: 0,
-                kind: LoadErrorKind::TooLong,
-            });
+            return Ok(None);
         };
         let offset = |label: u32| finished.offset(Label(label)).unwrap_or(0);
         let parts = match self.parts {
@@ -158,12 +169,12 @@ impl Compiler<'_> {
             false => Vec::new(),
         };
         let labels = (0..plan.functions.len() as u32).map(|i| offset(functions + i));
-        Ok(Compiled {
+        Ok(Some(Compiled {
             enter_function: enter_function.map(|label| offset(label.0)),
             functions: labels.collect(),
             code: finished.code,
             parts,
-        })
+        }))
     }
 
     /// Binds a label where something else begins than an instruction or a function.
@@ -185,17 +196,10 @@ impl Compiler<'_> {
             self.count_segment();
             match self.plan.slots()[slot] {
                 Slot::Op(op) => {
-                    slot = match self.inverted(&op) {
-                        Some(next) => next,
-                        None => {
-                            self.op(&op).map_err(|kind| LoadError {
-                                insn: slot as u32,
-                                kind,
-                            })?;
-                            self.zeros.step(&op);
-                            slot + op.slots()
-                        }
-                    };
+                    slot = self.some(slot, &op).map_err(|kind| LoadError {
+                        insn: slot as u32,
+                        kind,
+                    })?;
                 }
                 Slot::Poison => {
                     self.stop(call::POISON);
@@ -238,6 +242,18 @@ impl Compiler<'_> {
         } else {
             self.asm.alu_imm(Alu::Sub, true, FUEL, FUEL, steps);
         }
+    }
+
+    /// The instruction at a slot, or several that a rule makes one of: the slot to go on at.
+    fn some(&mut self, slot: usize, op: &Op) -> Result<usize, LoadErrorKind> {
+        let end = self.function.end as usize;
+        if let Some(found) = self.plan.combine(slot, end, self.zeros, Arch::Aarch64) {
+            self.combined(&found)?;
+            return Ok(found.end);
+        }
+        self.op(op)?;
+        self.zeros.step(op);
+        Ok(slot + op.slots())
     }
 
     fn has(&self, rule: Rule) -> bool {
@@ -322,7 +338,15 @@ impl Compiler<'_> {
                 dst,
                 src,
                 off,
-            } => self.jump_if(cond, width, dst, src, off),
+            } => {
+                let test = Test {
+                    cond,
+                    width,
+                    dst,
+                    src,
+                };
+                self.branch(test, false, self.jump_to(off.into()));
+            }
             Op::MayGoto { off } => self.may_goto(off),
             Op::Call(call) => self.call(call)?,
             Op::Exit => self.exit(),

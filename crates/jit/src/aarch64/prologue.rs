@@ -9,7 +9,7 @@ use super::emit::{Alu, Label};
 use super::regs::{
     ARGS, FRAME, FUEL, Gpr, LINK, RESULT, SAVED, SP, STATE, T0, T1, X0, X1, X2, X3, ZR,
 };
-use crate::lower::{Mask, Plan};
+use crate::lower::{Mask, Plan, Rule};
 
 const FUEL_AT: i32 = offset_of!(State, fuel) as i32;
 /// Room for a [`MayGoto`], that keeps the stack aligned.
@@ -72,19 +72,33 @@ impl Entry {
 
 impl Compiler<'_> {
     fn save(&mut self, registers: &[Gpr]) {
-        if !registers.is_empty() {
+        let at_offsets = self.has(Rule::PairOffset);
+        if at_offsets && !registers.is_empty() {
             self.asm.sp(Alu::Sub, SP, SP, registers.len() as u32 * 8);
         }
-        for (i, pair) in registers.chunks_exact(2).enumerate() {
-            self.asm.store_pair(pair[0], pair[1], i as i32 * 16);
+        let pairs = registers.len() / 2;
+        for i in 0..pairs {
+            if at_offsets {
+                self.asm
+                    .store_pair(registers[2 * i], registers[2 * i + 1], i as i32 * 16);
+            } else {
+                // The first pair lies lowest in either case.
+                let i = pairs - 1 - i;
+                self.asm.push_pair(registers[2 * i], registers[2 * i + 1]);
+            }
         }
     }
 
     fn restore(&mut self, registers: &[Gpr]) {
+        let at_offsets = self.has(Rule::PairOffset);
         for (i, pair) in registers.chunks_exact(2).enumerate() {
-            self.asm.load_pair(pair[0], pair[1], i as i32 * 16);
+            if at_offsets {
+                self.asm.load_pair(pair[0], pair[1], i as i32 * 16);
+            } else {
+                self.asm.pop_pair(pair[0], pair[1]);
+            }
         }
-        if !registers.is_empty() {
+        if at_offsets && !registers.is_empty() {
             self.asm.sp(Alu::Add, SP, SP, registers.len() as u32 * 8);
         }
     }

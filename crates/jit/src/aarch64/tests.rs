@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use super::emit::{Alu, Asm, Cc, Lse, Two, pattern};
+use super::emit::{Alu, Asm, Cc, Lse, Pick, Two, pattern};
 use super::regs::{Gpr, SP, ZR};
 
 fn x(n: u8) -> Gpr {
@@ -66,6 +66,16 @@ fn cases() -> Vec<Case> {
             case!(a => a.lse(op, wide, x(1), x(2), x(3)), format!("{word} {w}1, {w}2, [x3]"));
         }
         case!(a => a.cas(wide, x(1), x(2), x(3)), format!("casal {w}1, {w}2, [x3]"));
+        for (pick, word) in [
+            (Pick::Same, "csel"),
+            (Pick::Incremented, "csinc"),
+            (Pick::Inverted, "csinv"),
+            (Pick::Negated, "csneg"),
+        ] {
+            let text = format!("{word} x1, x2, x3, hi");
+            case!(a => a.pick(pick, x(1), x(2), x(3), Cc::Hi), text);
+        }
+        case!(a => a.ror_imm(wide, x(1), x(2), 13), format!("ror {w}1, {w}2, #13"));
         case!(a => a.alu_imm(Alu::Add, wide, x(1), x(2), 4095), format!("add {w}1, {w}2, #4095"));
         case!(a => a.alu_imm(Alu::Add, wide, x(1), x(2), -8), format!("sub {w}1, {w}2, #8"));
         case!(a => a.alu_imm(Alu::Subs, wide, ZR, x(2), -8), format!("cmn {w}2, #8"));
@@ -110,6 +120,8 @@ fn cases() -> Vec<Case> {
     }
     case!(a => a.store_pair(x(1), x(2), 16), "stp x1, x2, [sp, #16]");
     case!(a => a.load_pair(x(1), x(2), 16), "ldp x1, x2, [sp, #16]");
+    case!(a => a.push_pair(x(1), x(2)), "stp x1, x2, [sp, #-16]!");
+    case!(a => a.pop_pair(x(1), x(2)), "ldp x1, x2, [sp], #16");
     case!(a => a.blr(x(10)), "blr x10");
     case!(a => a.ret(), "ret");
     for (value, text) in [
@@ -138,6 +150,8 @@ fn cases() -> Vec<Case> {
     }
     case!(a => { let l = a.label(); a.bind(l); a.cb(true, true, x(3), l) }, "cbnz x3, #0");
     case!(a => { let l = a.label(); a.bind(l); a.cb(false, false, x(3), l) }, "cbz w3, #0");
+    case!(a => { let l = a.label(); a.bind(l); a.tb(true, x(3), 5, l) }, "tbnz w3, #5, #0");
+    case!(a => { let l = a.label(); a.bind(l); a.tb(false, x(3), 63, l) }, "tbz x3, #63, #0");
     case!(a => { let l = a.label(); a.bind(l); a.b(l) }, "b #0");
     case!(a => { let l = a.label(); a.bind(l); a.bl(l) }, "bl #0");
     cases
@@ -148,7 +162,7 @@ fn llvm_reads_what_was_meant() {
     let cases = cases();
     let mut input = String::new();
     for (emit, text) in &cases {
-        let mut asm = Asm::new(0);
+        let mut asm = Asm::new(0, crate::lower::Rules::default(), false);
         emit(&mut asm);
         let code = asm.finish().unwrap().code;
         assert_eq!(code.len(), 4, "{text}");

@@ -5,6 +5,7 @@ use std::mem::{offset_of, size_of};
 use super::emit::{Alu, Asm};
 use super::regs::{Gpr, LINK, SP, T0, X0, X1};
 use crate::backend::Shapes;
+use crate::lower::Rules;
 use crate::trampoline::{Call, CallFrame};
 
 /// Arguments that the C calling convention has in registers: x0 on.
@@ -20,7 +21,7 @@ const BETWEEN: Gpr = Gpr(16);
 
 /// The code of a trampoline; `None` if it does not fit.
 pub(crate) fn trampoline(call: &Call) -> Option<Shapes> {
-    let mut asm = Asm::new(0);
+    let mut asm = Asm::new(0, Rules::default(), false);
     let (before, around) = (asm.label(), asm.label());
     asm.mov_imm(BETWEEN, call.target);
     asm.load(8, false, BETWEEN, BETWEEN, 0);

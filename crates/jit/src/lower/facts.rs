@@ -1,38 +1,70 @@
-//! Which registers are known to have a zero upper half.
+//! Which registers are known to be zero, or to have a zero upper half.
 
-use bpfkit_isa::{AluOp, Call, Op, Operand, Size, Width};
+use bpfkit_isa::{AluOp, Call, Op, Operand, Reg, Size, Width};
 
-use super::regs::{Mask, writes};
+use super::regs::{ARGS, Mask, writes};
 
-/// The registers whose upper 32 bits are known to be zero, on the way through a block.
+/// What is known of registers on the way through a block.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Zeros(Mask);
+pub(crate) struct Zeros {
+    /// Those whose upper 32 bits are zero.
+    upper: Mask,
+    /// Those that are zero.
+    all: Mask,
+}
 
 impl Zeros {
     /// Nothing is known where jumps meet.
     pub(crate) fn forget(&mut self) {
-        self.0 = 0;
+        *self = Self::default();
     }
 
-    pub(crate) fn has(self, reg: bpfkit_isa::Reg) -> bool {
-        self.0 & 1 << reg.number() != 0
+    /// Whether the upper half of a register is zero.
+    pub(crate) fn has(self, reg: Reg) -> bool {
+        self.upper & 1 << reg.number() != 0
     }
 
-    pub(crate) fn clear(&mut self, reg: bpfkit_isa::Reg) {
-        self.0 &= !(1 << reg.number());
+    /// Whether all of a register is zero.
+    pub(crate) fn is_zero(self, reg: Reg) -> bool {
+        self.all & 1 << reg.number() != 0
+    }
+
+    /// What is known on either of two ways.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.upper &= other.upper;
+        self.all &= other.all;
     }
 
     /// Takes an instruction into account.
     pub(crate) fn step(&mut self, op: &Op) {
-        let zero = self.result_is_narrow(op);
+        let (narrow, zero) = (self.result_is_narrow(op), self.result_is_zero(op));
         let written = writes(op);
-        self.0 = if zero {
-            self.0 | written
-        } else {
-            self.0 & !written
-        };
+        let with = |set: Mask, yes| if yes { set | written } else { set & !written };
+        self.upper = with(self.upper, narrow);
+        self.all = with(self.all, zero);
         if let Op::Call(Call::Local(_)) = op {
-            self.0 &= !0b11_1110;
+            self.upper &= !ARGS;
+            self.all &= !ARGS;
+        }
+    }
+
+    fn result_is_zero(self, op: &Op) -> bool {
+        match *op {
+            Op::Alu {
+                op: AluOp::Mov,
+                src,
+                ..
+            } => match src {
+                Operand::Reg(reg) => self.is_zero(reg),
+                Operand::Imm(imm) => imm == 0,
+            },
+            Op::Alu {
+                op: AluOp::Xor | AluOp::Sub,
+                dst,
+                src,
+                ..
+            } => src == Operand::Reg(dst),
+            _ => false,
         }
     }
 

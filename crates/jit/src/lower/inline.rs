@@ -306,17 +306,6 @@ impl Plan<'_> {
             .binary_search_by_key(&slot, |(s, _)| *s as usize);
         at.ok().map(|at| self.inline[at].1)
     }
-
-    /// Registers that the instruction at a slot reads.
-    pub(crate) fn reads_at(&self, slot: usize, op: &Op) -> Mask {
-        match op {
-            Op::Call(Call::Helper(_)) if !self.inline.is_empty() => match self.inline_at(slot) {
-                Some(inline) => inline.reads(),
-                None => super::reads(op),
-            },
-            _ => super::reads(op),
-        }
-    }
 }
 
 fn array(map: &Map, key: Option<u32>) -> Option<Array> {

@@ -7,11 +7,11 @@ use bpfkit_runtime::native::Slot;
 use super::Plan;
 use super::regs::{Mask, reads, writes};
 
-/// For every slot, the registers that are live after it.
-pub(super) fn live_out(plan: &Plan<'_>) -> Vec<Mask> {
+/// For every slot, the registers that are live before it, and after it.
+pub(super) fn around(plan: &Plan<'_>) -> (Vec<Mask>, Vec<Mask>) {
     let slots = plan.slots();
     let mut out: Vec<Mask> = vec![0; slots.len()];
-    // Live before each slot; behind the last there is a trap.
+    // Behind the last there is a trap.
     let mut before: Vec<Mask> = vec![0; slots.len() + 1];
     loop {
         let mut changed = false;
@@ -25,26 +25,21 @@ pub(super) fn live_out(plan: &Plan<'_>) -> Vec<Mask> {
                 Slot::Op(Op::Exit) | Slot::Poison => 0,
                 _ => next,
             };
-            // Leaving early, these return R0.
             out[slot] = after;
-            let live = live_in(plan, slot, after);
-            // Only what jumps back can have seen too little.
+            let live = match &slots[slot] {
+                // One that does not happen leaves R0–R5 as they are.
+                Slot::Op(Op::Call(Call::Helper(TAIL_CALL))) => after | 0b11_1111,
+                Slot::Op(Op::Call(call)) => after & !1 | plan.arguments(slot, *call, &before) & !1,
+                Slot::Op(op) => after & !writes(op) | reads(op),
+                Slot::Second => after,
+                Slot::Poison => 0,
+            };
+            // Only what jumps or calls back can have seen too little.
             changed |= live != before[slot] && plan.is_loop(slot);
             before[slot] = live;
         }
         if !changed {
-            return out;
+            return (before, out);
         }
-    }
-}
-
-/// What is live before a slot, by what is live after it.
-pub(super) fn live_in(plan: &Plan<'_>, slot: usize, after: Mask) -> Mask {
-    match &plan.slots()[slot] {
-        Slot::Op(Op::Call(Call::Helper(TAIL_CALL))) => after | 0b11_1111,
-        Slot::Op(op @ Op::Call(_)) => after & !1 | plan.reads_at(slot, op) & !1,
-        Slot::Op(op) => after & !writes(op) | reads(op),
-        Slot::Second => after,
-        Slot::Poison => 0,
     }
 }

@@ -1,12 +1,14 @@
 //! The plan that both backends follow: functions, where blocks begin, which registers are
 //! live where, what is known of values.
 
+mod combine;
 mod facts;
 mod inline;
 mod live;
 mod regs;
 mod rules;
 
+pub(crate) use combine::{Combined, Match, Target, Test};
 pub(crate) use facts::Zeros;
 pub(crate) use inline::{Array, Inline};
 pub(crate) use regs::{ARGS as ARG_REGS, Mask, reads, writes};
@@ -15,7 +17,7 @@ pub use rules::{Rule, Rules};
 use bpfkit_isa::{Call, Imm64, Op};
 use bpfkit_object::Program;
 use bpfkit_runtime::native::{Resolver, Slot, Value};
-use bpfkit_runtime::{LoadError, LoadErrorKind, LoadOptions, MapSet, TAIL_CALL};
+use bpfkit_runtime::{Code, LoadError, LoadErrorKind, LoadOptions, MapSet, TAIL_CALL};
 
 /// A jump leads here.
 const TARGET: u8 = 1;
@@ -64,13 +66,14 @@ pub(crate) struct Plan<'a> {
     /// Upper halves of arena pointers: the program's and the host's.
     pub(crate) arena: (u64, u64),
     flags: Vec<u8>,
+    live_in: Vec<Mask>,
     live_out: Vec<Mask>,
     /// Calls of helpers that become something else, by slot.
     inline: Vec<(u32, Inline)>,
 }
 
 impl<'a> Plan<'a> {
-    /// Plans a program.
+    /// Plans a program of which nothing is known.
     ///
     /// # Errors
     /// The first instruction that cannot run.
@@ -81,7 +84,39 @@ impl<'a> Plan<'a> {
         checked: bool,
         rules: Rules,
     ) -> Result<Self, LoadError> {
-        let resolver = Resolver::new(program, maps, options)?;
+        Self::resolved(Resolver::new(program, maps, options)?, maps, checked, rules)
+    }
+
+    /// Plans a program, by what the verifier says of it if it was asked.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn of(
+        code: &'a Code,
+        maps: &'a MapSet,
+        options: &'a LoadOptions<'a>,
+        rules: Rules,
+    ) -> Result<Self, LoadError> {
+        // Arena pointers are 32 bits wide or not, as the compiler pleases; only checked
+        // accesses tell.
+        let checked = matches!(code, Code::Unverified(_)) || maps.arena().is_some();
+        let mut resolver = Resolver::new(code.program(), maps, options)?;
+        // Checked code counts what it executes.
+        if let Some(facts) = code.facts()
+            && !checked
+            && rules.has(Rule::DeadCode)
+        {
+            resolver.drop_dead(|slot| facts.reachable(slot as u32));
+        }
+        Self::resolved(resolver, maps, checked, rules)
+    }
+
+    fn resolved(
+        resolver: Resolver<'a>,
+        maps: &'a MapSet,
+        checked: bool,
+        rules: Rules,
+    ) -> Result<Self, LoadError> {
         let slots = resolver.slots().len();
         // Callouts pack a slot with eight bits of detail.
         if slots >= 1 << 24 {
@@ -100,8 +135,8 @@ impl<'a> Plan<'a> {
             maps,
             checked,
             rules,
-            functions: Vec::with_capacity(program.subprograms.len()),
-            pointers: program.subprograms.iter().map(|s| s.start).collect(),
+            functions: Vec::new(),
+            pointers: Vec::new(),
             main_is_called: false,
             has_atomics: false,
             has_calls: false,
@@ -111,16 +146,19 @@ impl<'a> Plan<'a> {
             },
             arena: arena.unwrap_or_default(),
             flags: vec![0; slots + 1],
+            live_in: Vec::new(),
             live_out: Vec::new(),
             inline: Vec::new(),
         };
+        plan.pointers.extend(plan.resolver.subprograms());
+        plan.functions.reserve(plan.pointers.len() + 1);
         plan.pointers.retain(|&slot| (slot as usize) < slots);
         plan.mark()?;
         plan.mark_calls();
         plan.split()?;
         // Callouts say where they come from.
         plan.needs.frame |= plan.needs.state;
-        plan.live_out = live::live_out(&plan);
+        (plan.live_in, plan.live_out) = live::around(&plan);
         for index in 0..plan.functions.len() {
             // Entering a function clears what it reads first, which is a write as well.
             let first = plan.live_in(plan.functions[index].start as usize);
@@ -159,7 +197,24 @@ impl<'a> Plan<'a> {
 
     /// Registers whose values matter before a slot.
     pub(crate) fn live_in(&self, slot: usize) -> Mask {
-        live::live_in(self, slot, self.live_out[slot])
+        self.live_in[slot]
+    }
+
+    /// R1–R5 as far as a call takes them; `before` says what is live before slots.
+    fn arguments(&self, slot: usize, call: Call, before: &[Mask]) -> Mask {
+        let first = |count: usize| (1 << (count + 1)) - 2;
+        match call {
+            Call::Helper(TAIL_CALL) => first(3),
+            Call::Helper(id) => match self.inline_at(slot) {
+                Some(inline) => inline.reads(),
+                None => first(self.resolver.helper_arity(id)),
+            },
+            Call::Kfunc { .. } => first(self.resolver.kfunc_arity(slot)),
+            Call::Local(off) => {
+                let known = before.get(Self::target(slot, off)).copied();
+                known.unwrap_or(ARG_REGS) & ARG_REGS
+            }
+        }
     }
 
     /// Whether nobody uses what the instruction comes to, and it does nothing else.
@@ -245,6 +300,10 @@ impl<'a> Plan<'a> {
                         self.flags[to as usize] |= FUNCTION | SEGMENT;
                         self.flags[slot + 1] |= SEGMENT;
                         self.main_is_called |= to == 0;
+                        // Its arguments are not known when the call is looked at first.
+                        if to as usize <= slot {
+                            self.flags[to as usize] |= LOOP;
+                        }
                     }
                     // Resolved again when it is emitted: here for the error.
                     Call::Helper(TAIL_CALL) => {}
@@ -361,9 +420,8 @@ impl<'a> Plan<'a> {
 
     /// Whether nothing falls through to the slot `end` from the one before it.
     pub(crate) fn ends(&self, end: usize) -> bool {
-        matches!(
-            self.slots().get(end.wrapping_sub(1)),
-            Some(Slot::Op(Op::Exit | Op::Jump { .. }))
-        )
+        let before = self.slots().get(..end).unwrap_or_default();
+        let last = before.iter().rfind(|slot| **slot != Slot::Second);
+        matches!(last, Some(Slot::Op(Op::Exit | Op::Jump { .. })))
     }
 }

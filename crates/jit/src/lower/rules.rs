@@ -13,7 +13,7 @@ pub enum Rule {
     Rotate,
     /// A conditional jump over an unconditional one is the inverse conditional jump.
     InvertJump,
-    /// A pair of shifts by 32 extends the lower half.
+    /// A shift to the left and one back extend the lower bits.
     ShiftPair,
     /// Division by a power of two is a shift or a mask.
     PowerOfTwo,
@@ -25,9 +25,42 @@ pub enum Rule {
     DirectLookup,
     /// Helpers that ask for the processor, the time, the task need no call, or a short one.
     InlineHelper,
+    /// Loads of bytes that are joined to a word are one load, and a byte swap where needed.
+    WideLoad,
+    /// Stores of a word's bytes, or of neighbouring zeros, are one store.
+    WideStore,
+    /// A load and a sign extension of its value are a sign-extending load.
+    SignedLoad,
+    /// A load and a byte swap of its value are done as one.
+    SwappedLoad,
+    /// A conditional jump over an assignment is a conditional move.
+    Select,
+    /// A mask that is only compared with zero is a test.
+    TestBits,
+    /// What the verifier never reached is left out, with the jumps around it.
+    DeadCode,
+    /// x86-64: an operand that is loaded for one instruction stays in memory, and so does what
+    /// is loaded, changed and stored again.
+    MemoryOperand,
+    /// x86-64: no comparison with zero behind an operation that sets the flags.
+    Flags,
+    /// Checked code: an access inside of one that was checked on the way is not checked again.
+    DominatedCheck,
+    /// AArch64: moves between registers by `orr`, not by adding zero.
+    MoveByOr,
+    /// AArch64: comparisons with the immediate in the instruction.
+    CompareImmediate,
+    /// AArch64: pairs saved at an offset below a stack pointer that moves once.
+    PairOffset,
+    /// AArch64: loads and stores with the offset in the instruction.
+    LoadOffset,
+    /// AArch64: `cbz` and `cbnz` for comparisons with zero.
+    CompareBranch,
+    /// AArch64: `tbz` and `tbnz` for tests of one bit.
+    TestBranch,
 }
 
-const NAMES: [(Rule, &str); 10] = [
+const NAMES: [(Rule, &str); 26] = [
     (Rule::Address, "address"),
     (Rule::ZeroExtension, "zero-extension"),
     (Rule::Rotate, "rotate"),
@@ -38,6 +71,22 @@ const NAMES: [(Rule, &str); 10] = [
     (Rule::InlineLookup, "inline-lookup"),
     (Rule::DirectLookup, "direct-lookup"),
     (Rule::InlineHelper, "inline-helper"),
+    (Rule::WideLoad, "wide-load"),
+    (Rule::WideStore, "wide-store"),
+    (Rule::SignedLoad, "signed-load"),
+    (Rule::SwappedLoad, "swapped-load"),
+    (Rule::Select, "select"),
+    (Rule::TestBits, "test-bits"),
+    (Rule::DeadCode, "dead-code"),
+    (Rule::MemoryOperand, "memory-operand"),
+    (Rule::Flags, "flags"),
+    (Rule::DominatedCheck, "dominated-check"),
+    (Rule::MoveByOr, "move-by-or"),
+    (Rule::CompareImmediate, "compare-immediate"),
+    (Rule::PairOffset, "pair-offset"),
+    (Rule::LoadOffset, "load-offset"),
+    (Rule::CompareBranch, "compare-branch"),
+    (Rule::TestBranch, "test-branch"),
 ];
 
 impl Rule {

@@ -93,12 +93,21 @@ impl Compiler<'_> {
         pending.any(|mem| mem.uses(home))
     }
 
+    /// Whether settling those registers changes one that the value of `reg` is made of.
+    pub(super) fn names_settled(&self, reg: Reg, settled: Mask) -> bool {
+        let mem = self.pending.get(reg).unwrap_or(plain(reg));
+        self.pending
+            .iter()
+            .any(|other| settled & 1 << other.number() != 0 && mem.uses(gpr(other)))
+    }
+
     /// Computes a register's value into its home.
     pub(super) fn settle(&mut self, reg: Reg) -> Gpr {
         let home = gpr(reg);
         if let Some(mem) = self.pending.get(reg) {
             self.release(reg);
             self.pending.take(reg);
+            self.valid.changed(home);
             self.compute(home, mem);
         }
         home
@@ -117,6 +126,7 @@ impl Compiler<'_> {
             // By the rule above, nothing depends on `other`.
             self.pending.take(other);
             if self.live & 1 << other.number() != 0 {
+                self.valid.changed(gpr(other));
                 self.compute(gpr(other), mem);
             }
         }
@@ -126,6 +136,7 @@ impl Compiler<'_> {
     pub(super) fn define(&mut self, reg: Reg) -> Gpr {
         self.release(reg);
         self.pending.take(reg);
+        self.valid.changed(gpr(reg));
         gpr(reg)
     }
 
@@ -133,6 +144,7 @@ impl Compiler<'_> {
     pub(super) fn change(&mut self, reg: Reg) -> Gpr {
         self.settle(reg);
         self.release(reg);
+        self.valid.changed(gpr(reg));
         gpr(reg)
     }
 

@@ -1,6 +1,6 @@
 //! Arithmetic, moves, byte order.
 
-use bpfkit_isa::{AluOp, Op, Operand, Reg, Swap, Width};
+use bpfkit_isa::{AluOp, Operand, Reg, Swap, Width};
 
 use super::Compiler;
 use super::emit::{Arith, Cc, Shift};
@@ -73,8 +73,8 @@ impl Compiler<'_> {
     fn and(&mut self, wide: bool, dst: Reg, src: Operand) {
         match src {
             Operand::Imm(imm @ (0xff | 0xffff)) => {
-                let dst = self.change(dst);
-                self.asm.movzx(if imm == 0xff { 8 } else { 16 }, dst, dst);
+                let (value, dst) = (self.value(dst), self.define(dst));
+                self.asm.movzx(if imm == 0xff { 8 } else { 16 }, dst, value);
             }
             // The upper half of the result is 0 either way.
             Operand::Imm(0..) => self.arith(Arith::And, false, dst, src),
@@ -172,93 +172,6 @@ impl Compiler<'_> {
         self.asm.mov_imm(R11, high);
         self.asm.arith(Arith::Or, true, dst, R11);
         self.asm.bind(null);
-    }
-
-    /// `a = x; a >>= 64 - k; x <<= k; x |= a`, where `a` is not used any more.
-    pub(super) fn rotation(&mut self, first: &Op) -> Option<usize> {
-        let Op::Alu {
-            op: AluOp::Mov,
-            width: Width::W64,
-            dst: a,
-            src: Operand::Reg(x),
-        } = *first
-        else {
-            return None;
-        };
-        let slot = self.slot;
-        let shift = |op: Option<Op>, kind: AluOp, on: Reg| match op? {
-            Op::Alu {
-                op,
-                width: Width::W64,
-                dst,
-                src: Operand::Imm(n @ 1..=63),
-            } => (op == kind && dst == on).then_some(n as u8),
-            _ => None,
-        };
-        if a == x || !self.has(Rule::Rotate) {
-            return None;
-        }
-        let right = shift(self.follower(slot + 1), AluOp::Rsh, a)?;
-        let left = shift(self.follower(slot + 2), AluOp::Lsh, x)?;
-        let or = self.follower(slot + 3)?;
-        let joins = Op::Alu {
-            op: AluOp::Or,
-            width: Width::W64,
-            dst: x,
-            src: Operand::Reg(a),
-        };
-        let after = self.plan.live_out(slot + 3);
-        if left + right != 64 || or != joins || after & 1 << a.number() != 0 {
-            return None;
-        }
-        self.live = after | 1 << x.number();
-        let value = self.value(x);
-        if self.features.bmi2 && value != super::regs::gpr(x) {
-            let home = self.define(x);
-            self.asm.rorx(true, home, value, right);
-        } else {
-            let home = self.change(x);
-            self.asm.shift_imm(Shift::Rol, true, home, left);
-        }
-        self.define(a);
-        self.zeros.clear(a);
-        self.zeros.clear(x);
-        Some(slot + 4)
-    }
-
-    /// `r <<= 32; r >>= 32` and `r <<= 32; r s>>= 32`.
-    pub(super) fn shift_pair(&mut self, first: &Op) -> Option<usize> {
-        let by_32 = |op: &Op| match *op {
-            Op::Alu {
-                op,
-                width: Width::W64,
-                dst,
-                src: Operand::Imm(32),
-            } => Some((op, dst)),
-            _ => None,
-        };
-        let (AluOp::Lsh, reg) = by_32(first)? else {
-            return None;
-        };
-        if !self.has(Rule::ShiftPair) {
-            return None;
-        }
-        let second = self.follower(self.slot + 1)?;
-        let (op, second_reg) = by_32(&second)?;
-        if second_reg != reg || !matches!(op, AluOp::Rsh | AluOp::Arsh) {
-            return None;
-        }
-        self.live = self.plan.live_out(self.slot + 1) | 1 << reg.number();
-        if op == AluOp::Arsh {
-            let value = self.value(reg);
-            let home = self.define(reg);
-            self.asm.movsx(true, 32, home, value);
-        } else {
-            self.mov(false, reg, Operand::Reg(reg));
-        }
-        self.zeros.step(first);
-        self.zeros.step(&second);
-        Some(self.slot + 2)
     }
 
     /// A register that holds none of these.

@@ -87,6 +87,8 @@ impl Stubs {
 
 impl Compiler<'_> {
     pub(super) fn call(&mut self, call: Call) -> Result<(), LoadErrorKind> {
+        // What was granted may be taken back.
+        self.valid.forget();
         match call {
             Call::Helper(TAIL_CALL) => {
                 self.flush(self.live | ARG_REGS);
@@ -110,7 +112,7 @@ impl Compiler<'_> {
     }
 
     fn helper(&mut self, function: u64) {
-        self.flush(self.live | ARG_REGS);
+        self.flush(self.live);
         let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
         self.asm.mov_imm(RAX, self.slot as u64);
         self.asm.mov_imm(R10, function);
@@ -160,7 +162,7 @@ impl Compiler<'_> {
     }
 
     fn local_call(&mut self, off: i32) {
-        self.flush(self.live | ARG_REGS);
+        self.flush(self.live);
         let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
         let target = Plan::target(self.slot, off) as u32;
         let index = self.plan.functions.partition_point(|f| f.start < target);
@@ -193,6 +195,9 @@ impl Compiler<'_> {
     pub(super) fn out_of_line(&mut self) {
         for slow in std::mem::take(&mut self.slow) {
             self.mark(slow.entry, Origin::Insn(slow.packed >> 8));
+            if let Some(place) = slow.address {
+                self.asm.lea(R11, place);
+            }
             self.asm.mov_imm(R10, slow.packed.into());
             let stub = self.stubs.label(slow.stub, &mut self.asm);
             self.asm.call(stub);

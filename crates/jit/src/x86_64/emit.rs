@@ -194,9 +194,21 @@ impl Piece {
     }
 }
 
+/// What the flags say.
+#[derive(Clone, Copy)]
+struct Flags {
+    /// Length of the code behind the instruction that set them.
+    at: usize,
+    reg: Gpr,
+    wide: bool,
+    /// Whether they order the register and zero, and not only tell them apart.
+    signed: bool,
+}
+
 /// Code under construction.
 pub(super) struct Asm {
     buf: Vec<u8>,
+    flags: Option<Flags>,
     jumps: Vec<Jump>,
     labels: Vec<Bound>,
 }
@@ -220,6 +232,7 @@ impl Asm {
     pub(super) fn new(slots: usize) -> Self {
         Self {
             buf: Vec::with_capacity(slots * 6 + 128),
+            flags: None,
             jumps: Vec::with_capacity(slots / 4 + 8),
             labels: vec![UNBOUND; slots],
         }
@@ -231,6 +244,7 @@ impl Asm {
     }
 
     pub(super) fn bind(&mut self, label: Label) {
+        self.flags = None;
         self.labels[label.0 as usize] = Bound {
             at: self.buf.len() as u32,
             jumps: self.jumps.len() as u32,
@@ -238,6 +252,7 @@ impl Asm {
     }
 
     fn jump_of(&mut self, kind: JumpKind, to: Label) {
+        self.flags = None;
         let long = kind == JumpKind::Call;
         self.jumps.push(Jump {
             at: self.buf.len() as u32,
@@ -376,17 +391,93 @@ impl Asm {
         self.put(piece);
     }
 
+    /// Whether the flags compare the register with zero; `equality` asks for no more than
+    /// whether it is zero.
+    pub(super) fn has_flags_of(&self, wide: bool, reg: Gpr, equality: bool) -> bool {
+        self.flags.is_some_and(|flags| {
+            let narrower = wide && !flags.wide;
+            flags.at == self.buf.len()
+                && flags.reg == reg
+                && wide >= flags.wide
+                && (equality || (flags.signed && !narrower))
+        })
+    }
+
+    /// After an operation of 32 or 64 bits whose result is in the register.
+    fn sets_flags(&mut self, op: Arith, wide: bool, reg: Gpr) {
+        self.flags = (op != Arith::Cmp).then_some(Flags {
+            at: self.buf.len(),
+            reg,
+            wide,
+            signed: matches!(op, Arith::And | Arith::Or | Arith::Xor),
+        });
+    }
+
     pub(super) fn arith(&mut self, op: Arith, wide: bool, dst: Gpr, src: impl Into<Rm>) {
         match src.into() {
             // The same length; this direction is what assemblers choose.
             Rm::Reg(src) => self.ins(wide, false, &[], &[(op as u8) << 3 | 1], src.0, dst.into()),
             src => self.ins(wide, false, &[], &[(op as u8) << 3 | 3], dst.0, src),
         }
+        self.sets_flags(op, wide, dst);
+    }
+
+    /// An operation on 1, 2, 4 or 8 bytes in memory, with a register.
+    pub(super) fn arith_at(&mut self, op: Arith, bytes: u32, mem: Mem, src: Gpr) {
+        let opcode = (op as u8) << 3 | u8::from(bytes > 1);
+        let low_byte = bytes == 1 && src.0 >= 4;
+        let prefix = prefix16(bytes);
+        self.ins(bytes == 8, low_byte, prefix, &[opcode], src.0, mem.into());
+    }
+
+    /// The same with an immediate, of which the lowest bytes matter.
+    pub(super) fn arith_imm_at(&mut self, op: Arith, bytes: u32, mem: Mem, imm: i32) {
+        let prefix = prefix16(bytes);
+        let short = i8::try_from(imm).is_ok() || bytes == 1;
+        let opcode = match (bytes, short) {
+            (1, _) => 0x80,
+            (_, true) => 0x83,
+            (_, false) => 0x81,
+        };
+        self.ins(bytes == 8, false, prefix, &[opcode], op as u8, mem.into());
+        match (short, bytes) {
+            (true, _) => self.buf.push(imm as u8),
+            (false, 2) => self.buf.extend_from_slice(&(imm as i16).to_le_bytes()),
+            (false, _) => self.imm32(imm),
+        }
+    }
+
+    pub(super) fn test_at(&mut self, bytes: u32, mem: Mem, reg: Gpr) {
+        self.ins(bytes == 8, false, &[], &[0x85], reg.0, mem.into());
+    }
+
+    pub(super) fn test_imm_at(&mut self, bytes: u32, mem: Mem, imm: i32) {
+        let opcode = if bytes == 1 { 0xf6 } else { 0xf7 };
+        self.ins(bytes == 8, false, prefix16(bytes), &[opcode], 0, mem.into());
+        match bytes {
+            1 => self.buf.push(imm as u8),
+            2 => self.buf.extend_from_slice(&(imm as i16).to_le_bytes()),
+            _ => self.imm32(imm),
+        }
+    }
+
+    /// `dst = src` where the condition holds.
+    pub(super) fn cmov(&mut self, cc: Cc, wide: bool, dst: Gpr, src: Gpr) {
+        self.ins(
+            wide,
+            false,
+            &[],
+            &[0x0f, 0x40 | cc as u8],
+            dst.0,
+            src.into(),
+        );
     }
 
     pub(super) fn arith_imm(&mut self, op: Arith, wide: bool, dst: impl Into<Rm>, imm: i32) {
         let dst = dst.into();
-        if let Ok(imm) = i8::try_from(imm) {
+        if let (1 | -1, Rm::Reg(_), Arith::Add) = (imm, dst, op) {
+            self.ins(wide, false, &[], &[0xff], u8::from(imm < 0), dst);
+        } else if let Ok(imm) = i8::try_from(imm) {
             self.ins(wide, false, &[], &[0x83], op as u8, dst);
             self.buf.push(imm as u8);
         } else if matches!(dst, Rm::Reg(Gpr(0))) {
@@ -396,6 +487,9 @@ impl Asm {
         } else {
             self.ins(wide, false, &[], &[0x81], op as u8, dst);
             self.imm32(imm);
+        }
+        if let Rm::Reg(dst) = dst {
+            self.sets_flags(op, wide, dst);
         }
     }
 
@@ -551,6 +645,9 @@ impl Asm {
         } else {
             self.ins(wide, false, &[], &[0xc1], op as u8, dst.into());
             self.buf.push(amount);
+        }
+        if op != Shift::Rol {
+            self.sets_flags(Arith::Add, wide, dst);
         }
     }
 

@@ -1,14 +1,14 @@
 //! Jumps.
 
-use bpfkit_isa::{Cond, Op, Operand, Reg, Width};
+use bpfkit_isa::{Cond, Operand, Width};
 
 use super::Compiler;
 use super::call::Stub;
 use super::emit::{Arith, Cc, Label, Mem};
 use super::regs::{R10, R11, RSP};
-use crate::lower::{Plan, Rule};
+use crate::lower::{Mask, Plan, Rule, Test};
 
-fn code(cond: Cond) -> Cc {
+pub(super) fn code(cond: Cond) -> Cc {
     match cond {
         Cond::Eq => Cc::E,
         Cond::Ne | Cond::Set => Cc::Ne,
@@ -35,9 +35,15 @@ impl Compiler<'_> {
         }
     }
 
-    /// Compares, with everything that is live settled.
-    fn compare(&mut self, cond: Cond, wide: bool, dst: Reg, src: Operand) -> Cc {
-        let live = self.plan.live_out(self.slot);
+    /// Compares, with everything that is live behind it settled.
+    pub(super) fn compare(&mut self, test: Test, live: Mask) -> Cc {
+        let Test {
+            cond,
+            width,
+            dst,
+            src,
+        } = test;
+        let wide = width == Width::W64;
         match src {
             Operand::Reg(src) => {
                 // Fetching one can settle what the other was read from.
@@ -57,7 +63,11 @@ impl Compiler<'_> {
                 match (cond, imm) {
                     (Cond::Set, imm) => self.asm.test_imm(wide, dst, imm),
                     (Cond::Eq | Cond::Ne | Cond::Slt | Cond::Sge | Cond::Sgt | Cond::Sle, 0) => {
-                        self.asm.test(wide, dst, dst);
+                        let equality = matches!(cond, Cond::Eq | Cond::Ne);
+                        let known = self.asm.has_flags_of(wide, dst, equality);
+                        if !(known && self.has(Rule::Flags)) {
+                            self.asm.test(wide, dst, dst);
+                        }
                     }
                     _ => self.asm.arith_imm(Arith::Cmp, wide, dst, imm),
                 }
@@ -66,40 +76,9 @@ impl Compiler<'_> {
         code(cond)
     }
 
-    pub(super) fn jump_if(&mut self, cond: Cond, width: Width, dst: Reg, src: Operand, off: i16) {
-        let cc = self.compare(cond, width == Width::W64, dst, src);
+    pub(super) fn jump_if(&mut self, test: Test, off: i16) {
+        let cc = self.compare(test, self.plan.live_out(self.slot));
         self.asm.jcc(cc, self.jump_to(off.into()));
-    }
-
-    /// `if … goto +1; goto TARGET` and `if … goto +1; exit`.
-    pub(super) fn inverted(&mut self, op: &Op) -> Option<usize> {
-        let Op::JumpIf {
-            cond,
-            width,
-            dst,
-            src,
-            off: 1,
-        } = *op
-        else {
-            return None;
-        };
-        // In checked code the second one counts for itself.
-        if self.plan.checked || !self.has(Rule::InvertJump) {
-            return None;
-        }
-        let next = self.slot + 1;
-        let target = match self.follower(next)? {
-            Op::Jump { off, .. } => Label(Plan::target(next, off) as u32),
-            // R0 is settled with everything else that is live.
-            Op::Exit if next + 1 != self.function.end as usize => {
-                self.exit_used = true;
-                self.exit
-            }
-            _ => return None,
-        };
-        let cc = self.compare(cond, width == Width::W64, dst, src);
-        self.asm.jcc(cc.inverted(), target);
-        Some(next + 1)
     }
 
     /// Falls through as long as the frame's budget allows. The budget lies on top of the stack.

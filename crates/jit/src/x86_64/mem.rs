@@ -8,6 +8,7 @@ use super::call::{self, Stub};
 use super::emit::{Arith, Cc, Mem};
 use super::regs::{FRAME, Gpr, R10, R11, RAX, RSP, STATE, gpr};
 use super::{Compiler, Slow};
+use crate::lower::Rule;
 
 /// Whether an access lies inside of the current frame.
 fn in_frame(mem: &Mem, bytes: u32) -> bool {
@@ -16,40 +17,98 @@ fn in_frame(mem: &Mem, bytes: u32) -> bool {
     inside && mem.base == Some(FRAME) && mem.index.is_none()
 }
 
+/// A place that an access of checked code was found to be valid at.
+#[derive(Clone, Copy)]
+struct Checked {
+    mem: Mem,
+    bytes: i32,
+    write: bool,
+}
+
+/// Places found valid on every way here, the latest last.
+#[derive(Default)]
+pub(super) struct Valid(Vec<Checked>);
+
+impl Valid {
+    const MANY: usize = 8;
+
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    /// A register's content changes.
+    pub(super) fn changed(&mut self, reg: Gpr) {
+        if !self.0.is_empty() {
+            self.0.retain(|place| !place.mem.uses(reg));
+        }
+    }
+
+    /// Whether the bytes lie inside of a place that was found valid.
+    fn covers(&self, mem: &Mem, bytes: i32, write: bool) -> bool {
+        self.0.iter().any(|place| {
+            (place.mem.base, place.mem.index) == (mem.base, mem.index)
+                && place.write >= write
+                && i64::from(place.mem.disp) <= mem.disp.into()
+                && i64::from(mem.disp) + i64::from(bytes)
+                    <= i64::from(place.mem.disp) + i64::from(place.bytes)
+        })
+    }
+
+    fn add(&mut self, mem: Mem, bytes: i32, write: bool) {
+        if self.0.len() == Self::MANY {
+            self.0.remove(0);
+        }
+        self.0.push(Checked { mem, bytes, write });
+    }
+}
+
 impl Compiler<'_> {
     /// An access at a place: in checked code, a place that was found valid.
-    fn checked(&mut self, mem: Mem, size: Size, write: bool) -> Mem {
+    pub(super) fn checked(&mut self, mem: Mem, size: Size, write: bool) -> Mem {
         if !self.plan.checked || in_frame(&mem, size.bytes()) {
+            return mem;
+        }
+        // Where the host's address is the program's.
+        let as_is = self.plan.arena == (0, 0) && self.has(Rule::DominatedCheck);
+        if as_is && self.valid.covers(&mem, size.bytes() as i32, write) {
             return mem;
         }
         let table = (size.bytes().trailing_zeros() * 2) as usize + usize::from(write);
         let index = self.sites[table] % SPANS;
         self.sites[table] += 1;
         let span = Mem::at(STATE, span_offset(size, write, index) as i32);
-        self.asm.lea(R11, mem);
-        self.asm.mov(true, R10, R11);
+        let slack = Mem {
+            disp: span.disp + 8,
+            ..span
+        };
+        if as_is {
+            match mem {
+                Mem {
+                    base: Some(base),
+                    index: None,
+                    disp: 0,
+                } => self.asm.mov(true, R10, base),
+                _ => self.asm.lea(R10, mem),
+            }
+            self.valid.add(mem, size.bytes() as i32, write);
+        } else {
+            self.asm.lea(R11, mem);
+            self.asm.mov(true, R10, R11);
+        }
         self.asm.arith(Arith::Sub, true, R10, span);
-        self.asm.arith(
-            Arith::Cmp,
-            true,
-            R10,
-            Mem {
-                disp: span.disp + 8,
-                ..span
-            },
-        );
+        self.asm.arith(Arith::Cmp, true, R10, slack);
         let (entry, back) = (self.asm.label(), self.asm.label());
         self.asm.jcc(Cc::A, entry);
         self.asm.bind(back);
         let detail = size.bytes().trailing_zeros() | u32::from(write) << 2 | index << 3;
-        let packed = (self.slot as u32) << 8 | detail;
         self.slow.push(Slow {
             entry,
             back,
-            packed,
+            packed: (self.slot as u32) << 8 | detail,
             stub: Stub::Access,
+            address: as_is.then_some(mem),
         });
-        Mem::at(R11, 0)
+        if as_is { mem } else { Mem::at(R11, 0) }
     }
 
     /// The same for atomics, which must be aligned.
@@ -71,6 +130,7 @@ impl Compiler<'_> {
             back: entry,
             packed,
             stub: Stub::Stop,
+            address: None,
         });
         mem
     }

@@ -9,8 +9,10 @@
 mod address;
 mod alu;
 mod call;
+mod combined;
 mod div;
 mod emit;
+mod fold;
 mod inline;
 mod jump;
 mod mem;
@@ -26,11 +28,12 @@ use bpfkit_isa::{Op, Reg};
 use bpfkit_runtime::native::{Slot, State, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
-use crate::backend::{Compiled, Features, Origin, parts};
-use crate::lower::{Function, Mask, Plan, Rule, Zeros};
+use crate::backend::{Arch, Compiled, Features, Origin, parts};
+use crate::lower::{Function, Mask, Plan, Rule, Test, Zeros, reads};
 use address::Pending;
 use call::{Stub, Stubs};
 use emit::{Arith, Asm, Label, Mem};
+use mem::Valid;
 use prologue::Entry;
 use regs::{FUEL, STATE};
 
@@ -43,6 +46,8 @@ struct Slow {
     /// Slot and detail, for the callout.
     packed: u32,
     stub: Stub,
+    /// The place that R11 is to point to.
+    address: Option<Mem>,
 }
 
 struct Compiler<'p> {
@@ -70,6 +75,8 @@ struct Compiler<'p> {
     locals: i32,
     /// Accesses so far of each size and direction.
     sites: [u32; 8],
+    /// Places that checked code has found valid on the way here.
+    valid: Valid,
     steps_after: Box<[u32]>,
     pointer_base: u64,
 }
@@ -116,6 +123,7 @@ pub(crate) fn compile(
         exit_used: false,
         locals: 0,
         sites: [0; 8],
+        valid: Valid::default(),
         steps_after: if plan.checked {
             plan.steps_after()
         } else {
@@ -183,30 +191,23 @@ impl Compiler<'_> {
     fn body(&mut self) -> Result<(), LoadError> {
         let (start, end) = (self.function.start as usize, self.function.end as usize);
         self.zeros.forget();
+        self.valid.forget();
         let mut slot = start;
         while slot < end {
             self.slot = slot;
             if slot > start && self.plan.is_target(slot) {
                 self.flush(self.plan.live_in(slot));
                 self.zeros.forget();
+                self.valid.forget();
             }
             self.asm.bind(Label(slot as u32));
             self.count_segment();
             match self.plan.slots()[slot] {
                 Slot::Op(op) => {
-                    self.live = self.plan.reads_at(slot, &op) | self.plan.live_out(slot);
-                    let next = match self.fused(&op) {
-                        Some(next) => next,
-                        None => {
-                            self.op(&op).map_err(|kind| LoadError {
-                                insn: slot as u32,
-                                kind,
-                            })?;
-                            self.zeros.step(&op);
-                            slot + op.slots()
-                        }
-                    };
-                    slot = next;
+                    slot = self.some(slot, &op).map_err(|kind| LoadError {
+                        insn: slot as u32,
+                        kind,
+                    })?;
                 }
                 Slot::Poison => {
                     self.flush(0);
@@ -247,19 +248,30 @@ impl Compiler<'_> {
                 back: entry,
                 packed: (slot as u32) << 8 | call::STEP_LIMIT,
                 stub: Stub::Stop,
+                address: None,
             });
         } else {
             self.asm.arith_imm(emit::Arith::Sub, true, FUEL, steps);
         }
     }
 
-    /// Several instructions at once, if a rule says so: the slot to go on at.
-    fn fused(&mut self, op: &Op) -> Option<usize> {
-        match op {
-            Op::Alu { .. } => self.rotation(op).or_else(|| self.shift_pair(op)),
-            Op::JumpIf { .. } => self.inverted(op),
-            _ => None,
+    /// The instruction at a slot, or several that a rule makes one of: the slot to go on at.
+    fn some(&mut self, slot: usize, op: &Op) -> Result<usize, LoadErrorKind> {
+        let end = self.function.end as usize;
+        if let Some(found) = self.plan.combine(slot, end, self.zeros, Arch::X86_64) {
+            self.combined(&found)?;
+            return Ok(found.end);
         }
+        if let Some(next) = self.folded(op) {
+            return Ok(next);
+        }
+        self.live = match op {
+            Op::Call(_) => self.plan.live_in(slot) | self.plan.live_out(slot),
+            op => reads(op) | self.plan.live_out(slot),
+        };
+        self.op(op)?;
+        self.zeros.step(op);
+        Ok(slot + op.slots())
     }
 
     fn has(&self, rule: Rule) -> bool {
@@ -352,7 +364,15 @@ impl Compiler<'_> {
                 dst,
                 src,
                 off,
-            } => self.jump_if(cond, width, dst, src, off),
+            } => self.jump_if(
+                Test {
+                    cond,
+                    width,
+                    dst,
+                    src,
+                },
+                off,
+            ),
             Op::MayGoto { off } => self.may_goto(off),
             Op::Call(call) => self.call(call)?,
             Op::Exit => self.exit(),

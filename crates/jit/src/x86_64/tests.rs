@@ -121,6 +121,8 @@ fn registers() {
                     );
                 }
                 assert_eq!(read(|a| a.mov(wide, dst, src)), format!("mov {pair}"));
+                let moved = read(|a| a.cmov(Cc::A, wide, dst, src));
+                assert_eq!(moved, format!("cmova {pair}"));
                 assert_eq!(read(|a| a.test(wide, dst, src)), format!("test {pair}"));
                 assert_eq!(read(|a| a.imul(wide, dst, src)), format!("imul {pair}"));
                 // With one register, the decoder names it once.
@@ -314,4 +316,38 @@ fn jumps_reach_their_labels() {
         assert_eq!(targets, expected, "{between}");
         assert_eq!(finished.code[ends as usize], 0xc3);
     }
+}
+
+#[test]
+fn operations_on_memory() {
+    let mem = Mem::at(Gpr(13), 8);
+    for bytes in [1, 2, 4, 8] {
+        for src in gprs() {
+            let text = format!("add [r13+0x8], {}", name(src, bytes));
+            assert_eq!(read(|a| a.arith_at(Arith::Add, bytes, mem, src)), text);
+        }
+        for (imm, text) in [(7, "0x7"), (-1, "0xff")] {
+            let said = read(|a| a.arith_imm_at(Arith::Xor, bytes, mem, imm));
+            let text = match (imm, bytes) {
+                (-1, 2..) => "-0x1".to_owned(),
+                _ => text.to_owned(),
+            };
+            assert!(
+                said == format!("xor [r13+0x8], {text}") || said.starts_with("xor [r13+0x8], 0xff"),
+                "{said}"
+            );
+        }
+    }
+    for (bytes, imm, text) in [(4, 1000, "0x3e8"), (8, 1000, "0x3e8"), (2, 1000, "0x3e8")] {
+        let said = read(|a| a.arith_imm_at(Arith::Cmp, bytes, mem, imm));
+        assert_eq!(said, format!("cmp [r13+0x8], {text}"));
+        let said = read(|a| a.test_imm_at(bytes, mem, imm));
+        assert_eq!(said, format!("test [r13+0x8], {text}"));
+    }
+    assert_eq!(read(|a| a.test_at(4, mem, Gpr(9))), "test [r13+0x8], r9d");
+    assert_eq!(read(|a| a.arith_imm(Arith::Add, true, Gpr(9), 1)), "inc r9");
+    assert_eq!(
+        read(|a| a.arith_imm(Arith::Add, false, Gpr(3), -1)),
+        "dec ebx"
+    );
 }
