@@ -79,6 +79,9 @@ pub(crate) struct Compiled {
     pub(crate) enter_function: Option<u32>,
     /// Offsets of the functions, in the order of the plan's.
     pub(crate) functions: Vec<u32>,
+    /// Offsets that helpers return to, sorted, with the slots of their calls: what stands for
+    /// the slot where code does not say it.
+    pub(crate) returns: Vec<(u32, u32)>,
     /// Where the stretches of the code begin, sorted; empty unless it was asked for.
     pub(crate) parts: Vec<Part>,
 }

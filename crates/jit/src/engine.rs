@@ -176,6 +176,7 @@ impl Engine for Jit {
             functions,
             pointers,
             pointer_ids,
+            returns: compiled.returns,
             steps_after,
             program,
             maps,
@@ -233,6 +234,8 @@ struct Loaded {
     pointers: Vec<u32>,
     /// The addresses of these bytes stand for them.
     pointer_ids: Box<[u8]>,
+    /// Offsets that helpers return to, sorted, with the slots of their calls.
+    returns: Vec<(u32, u32)>,
     /// In checked code, what was counted at the start of a segment and follows each slot.
     steps_after: Box<[u32]>,
     program: Arc<Program>,
@@ -442,8 +445,14 @@ impl Local for Loaded {
         })
     }
 
+    /// A position is a slot, or an address in the code that a helper returns to.
     fn slot_of(&self, position: usize) -> u32 {
-        u32::try_from(position).unwrap_or(0)
+        let offset = position.wrapping_sub(self.code.start());
+        let at = u32::try_from(offset).ok().and_then(|offset| {
+            let found = self.returns.binary_search_by_key(&offset, |r| r.0);
+            Some(self.returns[found.ok()?].1)
+        });
+        at.unwrap_or_else(|| u32::try_from(position).unwrap_or(0))
     }
 
     fn as_any(&self) -> &dyn Any {

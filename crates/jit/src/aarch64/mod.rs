@@ -174,6 +174,7 @@ impl Compiler<'_> {
             functions: labels.collect(),
             code: finished.code,
             parts,
+            returns: Vec::new(),
         }))
     }
 

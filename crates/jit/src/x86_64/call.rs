@@ -23,7 +23,10 @@ const SCRATCH_AT: i32 = offset_of!(State, scratch) as i32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Stub {
-    /// Helpers: slot in EAX, function in R10. R0 is the result.
+    /// Helpers near [`anchor`]: distance from there in EAX; goes on as the next one, which is
+    /// emitted behind it.
+    NearHelper,
+    /// Helpers: function in R10 and, in checked code, slot in EAX. R0 is the result.
     Helper,
     /// Tail calls: slot in R10. Whether it happened in the flags, as "not equal".
     TailCall,
@@ -41,7 +44,13 @@ pub(super) enum Stub {
     Stop,
 }
 
-const STUBS: [Stub; 8] = [
+/// An address that most helpers are near to.
+fn anchor() -> u64 {
+    callout::helper as *const () as usize as u64
+}
+
+const STUBS: [Stub; 9] = [
+    Stub::NearHelper,
     Stub::Helper,
     Stub::TailCall,
     Stub::Access,
@@ -56,6 +65,7 @@ impl Stub {
     /// What it does, for listings.
     fn name(self) -> &'static str {
         match self {
+            Stub::NearHelper => "call of a near helper",
             Stub::Helper => "call of a helper",
             Stub::TailCall => "tail call",
             Stub::Access => "unknown place",
@@ -114,10 +124,28 @@ impl Compiler<'_> {
     fn helper(&mut self, function: u64) {
         self.flush(self.live);
         let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
-        self.asm.mov_imm(RAX, self.slot as u64);
-        self.asm.mov_imm(R10, function);
-        let stub = self.stubs.label(Stub::Helper, &mut self.asm);
+        // Checked code needs the slot for its steps; else where the stub returns to tells.
+        if self.plan.checked {
+            self.asm.mov_imm(RAX, self.slot as u64);
+        }
+        let near = i32::try_from(function.wrapping_sub(anchor()) as i64);
+        let stub = match near {
+            Ok(distance) if !self.plan.checked => {
+                self.asm.mov_imm(RAX, u64::from(distance as u32));
+                Stub::NearHelper
+            }
+            _ => {
+                self.asm.mov_imm(R10, function);
+                Stub::Helper
+            }
+        };
+        let stub = self.stubs.label(stub, &mut self.asm);
         self.asm.call(stub);
+        if !self.plan.checked {
+            let back = self.asm.label();
+            self.asm.bind(back);
+            self.returns.push((back, self.slot as u32));
+        }
         self.restore_args(kept);
     }
 
@@ -214,6 +242,7 @@ impl Compiler<'_> {
             };
             self.mark(label, Origin::Shared(stub.name()));
             match stub {
+                Stub::NearHelper => self.near_helper_stub(),
                 Stub::Helper => self.helper_stub(),
                 Stub::TailCall => self.tail_call_stub(),
                 Stub::Access => self.preserving_stub(callout::access as *const () as usize, true),
@@ -261,12 +290,24 @@ impl Compiler<'_> {
         self.asm.call_reg(RAX);
     }
 
+    fn near_helper_stub(&mut self) {
+        self.asm.movsx(true, 32, R10, RAX);
+        self.asm.mov_imm(RAX, anchor());
+        self.asm.arith(Arith::Add, true, R10, RAX);
+        // Falls into the other one.
+        self.stubs.label(Stub::Helper, &mut self.asm);
+    }
+
     fn helper_stub(&mut self) {
         self.put_fuel();
+        if !self.plan.checked {
+            self.asm.load(8, false, RAX, Mem::at(RSP, 0));
+        }
         self.asm.store(8, Mem::at(STATE, SCRATCH_AT), RAX);
         // With the return address, this aligns the stack.
-        self.asm.arith_imm(Arith::Sub, true, RSP, 40);
-        self.spread_args();
+        for arg in ARGS.into_iter().rev() {
+            self.asm.push(arg);
+        }
         self.asm.mov(true, RSI, RSP);
         self.asm.mov(true, RDI, STATE);
         self.asm.mov(true, RDX, R10);

@@ -73,6 +73,8 @@ struct Compiler<'p> {
     exit_used: bool,
     /// Bytes that the function has pushed below what its `exit` pops last.
     locals: i32,
+    /// Where helpers return to in trusted code, and the slots of their calls.
+    returns: Vec<(Label, u32)>,
     /// Accesses so far of each size and direction.
     sites: [u32; 8],
     /// Places that checked code has found valid on the way here.
@@ -122,6 +124,7 @@ pub(crate) fn compile(
         exit,
         exit_used: false,
         locals: 0,
+        returns: Vec::new(),
         sites: [0; 8],
         valid: Valid::default(),
         steps_after: if plan.checked {
@@ -174,7 +177,12 @@ impl Compiler<'_> {
             false => Vec::new(),
         };
         let labels = (0..plan.functions.len() as u32).map(|i| offset(functions + i));
+        let returns = self.returns.iter();
+        let returns = returns
+            .map(|&(back, slot)| (offset(back.0), slot))
+            .collect();
         Ok(Compiled {
+            returns,
             enter_function: enter_function.map(|label| offset(label.0)),
             functions: labels.collect(),
             code: finished.code,
