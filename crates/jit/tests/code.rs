@@ -25,6 +25,12 @@ fn x86_64(code: &[u8]) -> String {
     for instruction in &mut Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
         let mut text = String::new();
         formatter.format(&instruction, &mut text);
+        // Where the state's fields lie is the runtime's affair.
+        if let Some((before, rest)) = text.split_once("[r12+")
+            && let Some((_, after)) = rest.split_once(']')
+        {
+            text = format!("{before}[r12+state]{after}");
+        }
         let _ = writeln!(out, ";|   {:4x}  {text}", instruction.ip());
     }
     out
