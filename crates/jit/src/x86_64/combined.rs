@@ -24,7 +24,7 @@ impl Compiler<'_> {
                 off,
             } => {
                 self.live = after | 1 << base.number();
-                let mem = self.address(base, off);
+                let mem = self.address_for(dst, base, off);
                 let mem = self.checked(mem, size, false);
                 let home = self.define(dst);
                 self.asm.load(size.bytes(), false, home, mem);
