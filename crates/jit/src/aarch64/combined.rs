@@ -103,7 +103,10 @@ impl Compiler<'_> {
                 let (value, pick) = self.picked(op, width == Width::W64, d, src);
                 (dst, value, pick)
             }
-            Op::Neg { width, dst } if width == Width::W64 => (dst, gpr(dst), Pick::Negated),
+            Op::Neg {
+                width: Width::W64,
+                dst,
+            } => (dst, gpr(dst), Pick::Negated),
             Op::Neg { dst, .. } => {
                 self.asm.neg(false, T0, gpr(dst));
                 (dst, T0, Pick::Same)
