@@ -2,6 +2,7 @@
 
 use bpfkit_isa::{AluOp, Op, Operand, Reg, Width};
 use bpfkit_runtime::LoadErrorKind;
+use bpfkit_runtime::native::Slot;
 
 use super::Compiler;
 use super::emit::{Arith, Cc, Label, Mem, Shift};
@@ -77,6 +78,12 @@ impl Compiler<'_> {
                 }
             }
             Combined::Branch { test, negated, to } => {
+                // Where it stands for two jumps, the first one's other way is its own.
+                let last = self.plan.slots()[found.end - 1];
+                let after = match last {
+                    Slot::Op(Op::JumpIf { .. }) => after,
+                    _ => after | self.plan.live_out(found.end - 2),
+                };
                 self.live = after | test_reads(test);
                 let cc = self.compare(test, after);
                 let to = match to {
