@@ -203,11 +203,20 @@ impl Report {
             "{} ({}) on {}",
             self.program, self.prog_type, self.input
         );
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "{} runs, {} bytes, {:.1} ns a run, {:.1} instructions a run ({})",
-            self.runs, self.bytes, self.ns_per_run, self.instructions_per_run, self.engine
+            "{} runs, {} bytes, {:.1} ns a run",
+            self.runs, self.bytes, self.ns_per_run
         );
+        // The kernel and compiled programs without checks count none.
+        if self.instructions_per_run > 0.0 {
+            let _ = write!(
+                text,
+                ", {:.1} instructions a run",
+                self.instructions_per_run
+            );
+        }
+        let _ = writeln!(text, " ({})", self.engine);
         if self.interrupted {
             text += "interrupted: what follows is what was done until then\n";
         }
