@@ -1,17 +1,19 @@
 //! Compiles the programs of the kernel's selftests that the kernel accepts: compile time, and
 //! bytes of code, beside the running kernel's with `--kernel N` (every Nth program).
 //!
-//! `cargo run --release -p bpfkit-jit --example corpus [-- --kernel N] [--rules] [FILTER]`
+//! `cargo run --release -p bpfkit-jit --example corpus [-- --kernel N] [--rules] [--bytes] [FILTER]`
 //!
 //! The programs are the accepted ones of `testdata/oracle`, their objects those of
 //! `target/kernel-selftests` (see the verifier's tests). `--rules` adds the bytes without each
-//! rule. The kernel frees programs slowly and hangs where thousands wait for it, so a pause
+//! rule, `--bytes` what the bytes are for. The kernel frees programs slowly and hangs where thousands wait for it, so a pause
 //! follows each load.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bpfkit_jit::{Arch, CodeMemory, Features, Jit, Rule, Rules};
+use bpfkit_isa::{Call, Imm64, Op, Operand};
+use bpfkit_jit::{Arch, CodeMemory, Features, Jit, Origin, Rule, Rules};
 use bpfkit_object::{Linker, MapDef, Object, Program};
 use bpfkit_oracle::Kernel;
 use bpfkit_runtime::{Code, LoadOptions, MapOptions, MapSet, Trusted};
@@ -35,16 +37,19 @@ struct Compiled {
     /// The kernel's, if it was asked.
     kernel: Option<usize>,
     without: Vec<[usize; 2]>,
+    /// Bytes of x86-64 code by what they are for.
+    uses: BTreeMap<String, usize>,
 }
 
 fn main() -> Result<(), String> {
     let mut every = None;
-    let (mut filter, mut ablate) = (String::new(), false);
+    let (mut filter, mut ablate, mut bytes_of) = (String::new(), false, false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--kernel" => every = args.next().and_then(|n| n.parse::<usize>().ok()),
             "--rules" => ablate = true,
+            "--bytes" => bytes_of = true,
             _ => filter = arg,
         }
     }
@@ -79,7 +84,7 @@ fn main() -> Result<(), String> {
             seen += 1;
             let ask = every.is_some_and(|n| seen % n == 0);
             let theirs = kernel.as_mut().filter(|_| ask);
-            match compiled(&machine, program, &maps, row, ablate, theirs) {
+            match compiled(&machine, program, &maps, row, (ablate, bytes_of), theirs) {
                 Some(compiled) => all.push(compiled),
                 None => failed += 1,
             }
@@ -94,7 +99,7 @@ fn compiled(
     program: Program,
     defs: &[MapDef],
     row: &Row,
-    ablate: bool,
+    (ablate, bytes_of): (bool, bool),
     kernel: Option<&mut Kernel>,
 ) -> Option<Compiled> {
     // Large maps are not looked into here.
@@ -136,13 +141,75 @@ fn compiled(
         let rules = Rules::default().without(rule);
         sizes(&Jit::new(CodeMemory::new(), rules, Features::host()))
     });
+    let uses = match bytes_of {
+        true => uses(&jit, code.program(), &maps, &options),
+        false => BTreeMap::new(),
+    };
     Some(Compiled {
         insns,
         ns,
         bytes: sizes(&jit),
         kernel: theirs,
         without: without.collect(),
+        uses,
     })
+}
+
+/// Bytes of x86-64 code by what they are for, without what the verifier says of the program.
+fn uses(
+    jit: &Jit,
+    program: &Program,
+    maps: &MapSet,
+    options: &LoadOptions<'_>,
+) -> BTreeMap<String, usize> {
+    let mut uses = BTreeMap::new();
+    let Ok(listing) = jit.listing(Arch::X86_64, program, false, maps, options) else {
+        return uses;
+    };
+    let ends = listing.parts.iter().skip(1).map(|p| p.offset as usize);
+    for (part, end) in listing.parts.iter().zip(ends.chain([listing.code.len()])) {
+        let what = match part.origin {
+            Origin::Prologue(_) => "prologue".to_owned(),
+            Origin::Epilogue(_) => "epilogue".to_owned(),
+            Origin::Shared(name) => format!("shared: {name}"),
+            Origin::Insn(slot) => match Op::decode(&program.insns[slot as usize..]) {
+                Ok(op) => kind(&op),
+                Err(_) => "nothing".to_owned(),
+            },
+        };
+        *uses.entry(what).or_default() += end - part.offset as usize;
+    }
+    uses
+}
+
+/// The construct that an instruction is.
+fn kind(op: &Op) -> String {
+    let operand = |src| match src {
+        Operand::Reg(_) => "register",
+        Operand::Imm(_) => "immediate",
+    };
+    match *op {
+        Op::Alu { op, src, .. } => format!("{op:?} {}", operand(src)).to_lowercase(),
+        Op::Load { .. } => "load".to_owned(),
+        Op::Store { src, .. } => format!("store {}", operand(src)),
+        Op::JumpIf { src, .. } => format!("jump if {}", operand(src)),
+        Op::Jump { .. } => "jump".to_owned(),
+        Op::Exit => "exit".to_owned(),
+        Op::LoadImm64 { value, .. } => match value {
+            Imm64::Value(_) => "ld_imm64 number",
+            Imm64::MapIdx(_) => "ld_imm64 map",
+            Imm64::MapIdxValue { .. } => "ld_imm64 value of a map",
+            _ => "ld_imm64 of other kinds",
+        }
+        .to_owned(),
+        Op::Call(Call::Local(_)) => "call local".to_owned(),
+        Op::Call(Call::Kfunc { .. }) => "call kfunc".to_owned(),
+        Op::Call(Call::Helper(id)) => {
+            let helper = bpfkit_spec::helper::by_id(id);
+            format!("call {}", helper.map_or("helper", |helper| helper.name))
+        }
+        _ => "other".to_owned(),
+    }
 }
 
 /// Bytes of the kernel's code for a program.
@@ -218,6 +285,17 @@ fn report(all: &[Compiled], failed: usize, ablate: bool) {
                 more[1]
             );
         }
+    }
+    let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
+    for (what, bytes) in all.iter().flat_map(|c| &c.uses) {
+        *uses.entry(what).or_default() += bytes;
+    }
+    let sum: usize = uses.values().sum();
+    let mut uses: Vec<_> = uses.into_iter().collect();
+    uses.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    for (what, bytes) in uses.into_iter().take(40) {
+        let share = 100.0 * bytes as f64 / sum as f64;
+        println!("{share:6.2} % {bytes:8} {what}");
     }
     let both: Vec<(usize, usize)> = all
         .iter()

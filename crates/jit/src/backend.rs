@@ -1,5 +1,7 @@
 //! The architectures that code is made for.
 
+use std::borrow::Cow;
+
 use bpfkit_runtime::LoadError;
 use bpfkit_runtime::native::Slot;
 
@@ -72,11 +74,48 @@ impl Features {
     }
 }
 
-/// Code, and where calls from outside enter. Main is entered at its beginning.
+/// Code that all programs of an architecture call. It lies at the beginning of each block of
+/// code memory, and programs' code is made as if it lay right before it: its places have
+/// negative offsets.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) code: Vec<u8>,
+    /// What begins where.
+    pub(crate) places: Vec<(i32, Cow<'static, str>)>,
+}
+
+/// That of an architecture.
+pub(crate) fn shared(arch: Arch) -> &'static Shared {
+    match arch {
+        Arch::X86_64 => x86_64::shared_code(),
+        Arch::Aarch64 => aarch64::shared_code(),
+    }
+}
+
+/// Names of what programs call that lies before their code: offset, name.
+pub fn shared_places(arch: Arch) -> impl Iterator<Item = (i32, &'static str)> {
+    let places = shared(arch).places.iter();
+    places.map(|(at, name)| (*at, &**name))
+}
+
+/// Moves what a call at an offset leads to: one of [`Compiled::links`].
+pub(crate) fn relink(arch: Arch, code: &mut [u8], at: u32, by: i64) {
+    match arch {
+        Arch::X86_64 => x86_64::relink(code, at, by),
+        // Nothing is linked.
+        Arch::Aarch64 => {}
+    }
+}
+
+/// Code, and where calls from outside enter.
 pub(crate) struct Compiled {
     pub(crate) code: Vec<u8>,
-    /// Offset to enter functions through, if there are any besides main.
-    pub(crate) enter_function: Option<u32>,
+    /// Where calls lead to shared code.
+    pub(crate) links: Vec<u32>,
+    /// Offset to enter main through; its code begins at 0.
+    pub(crate) enter_main: Option<i32>,
+    /// Offset to enter functions through.
+    pub(crate) enter_function: i32,
     /// Offsets of the functions, in the order of the plan's.
     pub(crate) functions: Vec<u32>,
     /// Offsets that helpers return to, sorted, with the slots of their calls: what stands for

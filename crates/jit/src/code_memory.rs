@@ -1,9 +1,12 @@
 //! Memory for code, mapped twice: where it is written it is not executable, and where it
-//! is executed it is not writable. Programs share pages; freed space is used again.
+//! is executed it is not writable. Programs share pages; freed space is used again. Each block
+//! begins with the code that programs share, so that they reach it by short calls.
 
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::backend::{self, Arch};
 
 /// Bytes of the blocks that programs share.
 const CHUNK: usize = 1 << 18;
@@ -15,6 +18,16 @@ const FILLER: u8 = if cfg!(target_arch = "x86_64") {
 } else {
     0
 };
+
+/// What each block begins with.
+fn shared() -> &'static [u8] {
+    Arch::HOST.map_or(&[], |arch| &backend::shared(arch).code)
+}
+
+/// Bytes of it, and of what aligns what follows.
+fn reserved() -> usize {
+    shared().len().next_multiple_of(ALIGN)
+}
 
 /// A pool of code memory.
 #[derive(Default)]
@@ -47,11 +60,18 @@ impl Chunk {
         let (write, execute) = mapped?;
         // SAFETY: the view was just made with `len` bytes.
         unsafe { write.as_ptr().write_bytes(FILLER, len) };
+        let (shared, from) = (shared(), reserved());
+        if from > len {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        // SAFETY: the view has at least as many bytes.
+        unsafe { ptr::copy_nonoverlapping(shared.as_ptr(), write.as_ptr(), shared.len()) };
+        make_visible(execute, shared.len());
         Ok(Self {
             write,
             execute,
             len,
-            free: vec![(0, len)],
+            free: vec![(from, len - from)],
         })
     }
 
@@ -105,7 +125,7 @@ impl Chunk {
     }
 
     fn is_free(&self) -> bool {
-        self.free == [(0, self.len)]
+        self.free == [(reserved(), self.len - reserved())]
     }
 }
 
@@ -125,7 +145,7 @@ impl CodeMemory {
         Arc::default()
     }
 
-    /// Bytes mapped, and bytes of them in use.
+    /// Bytes mapped, and bytes of them in use, without what programs share.
     pub fn usage(&self) -> (usize, usize) {
         let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         let mapped = chunks.iter().flatten().map(|c| c.len).sum();
@@ -135,7 +155,8 @@ impl CodeMemory {
             .flat_map(|c| &c.free)
             .map(|f| f.1)
             .sum();
-        (mapped, mapped - free)
+        let shared = chunks.iter().flatten().count() * reserved();
+        (mapped, mapped - free - shared)
     }
 
     /// Puts code into the pool.
@@ -143,6 +164,11 @@ impl CodeMemory {
     /// # Errors
     /// What the system answers where it gives no (executable) memory.
     pub fn install(self: &Arc<Self>, code: &[u8]) -> io::Result<Code> {
+        self.install_linked(code, &[])
+    }
+
+    /// The same for code that calls shared code, at those offsets.
+    pub(crate) fn install_linked(self: &Arc<Self>, code: &[u8], links: &[u32]) -> io::Result<Code> {
         let bytes = code.len().max(1).next_multiple_of(ALIGN);
         let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         let fit = chunks
@@ -152,7 +178,7 @@ impl CodeMemory {
         let (index, offset) = match fit {
             Some(fit) => fit,
             None => {
-                let mut chunk = Chunk::new(bytes.next_multiple_of(CHUNK))?;
+                let mut chunk = Chunk::new((bytes + reserved()).next_multiple_of(CHUNK))?;
                 let offset = chunk.take(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
                 let index = chunks
                     .iter()
@@ -168,9 +194,18 @@ impl CodeMemory {
         };
         let chunk = chunks[index].as_ref().ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: `take` gave `bytes` bytes at `offset`, at least as many as the code has, to
-        // this call alone.
+        // this call alone, and they were initialized with the block.
         let start = unsafe {
-            ptr::copy_nonoverlapping(code.as_ptr(), chunk.write.as_ptr().add(offset), code.len());
+            let to = chunk.write.add(offset);
+            ptr::copy_nonoverlapping(code.as_ptr(), to.as_ptr(), code.len());
+            if let Some(arch) = Arch::HOST {
+                // The code is made as if it lay behind what is shared.
+                let by = shared().len() as i64 - offset as i64;
+                let code = std::slice::from_raw_parts_mut(to.as_ptr(), code.len());
+                for &at in links {
+                    backend::relink(arch, code, at, by);
+                }
+            }
             chunk.execute.add(offset)
         };
         make_visible(start, code.len());
@@ -219,6 +254,16 @@ impl Code {
     /// Address of the first instruction.
     pub fn start(&self) -> usize {
         self.start.as_ptr().expose_provenance()
+    }
+
+    /// Address of a place in the code or, at a negative offset, in the shared code, that is
+    /// given as if that lay right before it.
+    pub(crate) fn place(&self, offset: i32) -> usize {
+        let from = match offset {
+            0.. => self.start(),
+            _ => self.start() - self.offset + shared().len(),
+        };
+        from.wrapping_add_signed(offset as isize)
     }
 
     /// The code.

@@ -11,7 +11,7 @@ use bpfkit_runtime::{
     LoadOptions, Local, MapSet, Outcome, PacketCode, PacketProgram, Trap, Vm,
 };
 
-use crate::backend::{self, Arch, Features, Part};
+use crate::backend::{self, Arch, Compiled, Features, Part};
 use crate::callout::Pair;
 use crate::code_memory::{Code, CodeMemory};
 use crate::lower::{Plan, Rules};
@@ -57,8 +57,9 @@ impl Jit {
         }
     }
 
-    fn install(&self, code: &[u8]) -> Result<Code, LoadError> {
-        self.memory.install(code).map_err(|error| LoadError {
+    fn install(&self, compiled: &Compiled) -> Result<Code, LoadError> {
+        let installed = self.memory.install_linked(&compiled.code, &compiled.links);
+        installed.map_err(|error| LoadError {
             insn: 0,
             kind: LoadErrorKind::Engine(format!("no memory for code: {error}")),
         })
@@ -158,7 +159,7 @@ impl Engine for Jit {
         let base = pointer_ids.as_ptr().addr() as u64;
         let arch = host()?;
         let compiled = backend::compile(arch, &plan, self.features, base, self.parts)?;
-        let installed = self.install(&compiled.code)?;
+        let installed = self.install(&compiled)?;
         let starts = plan.functions.iter().map(|f| f.start);
         let functions = starts.zip(compiled.functions).collect();
         let steps_after = if checked {
@@ -172,6 +173,7 @@ impl Engine for Jit {
             this: this.clone(),
             code: installed,
             parts: compiled.parts,
+            enter_main: compiled.enter_main,
             enter_function: compiled.enter_function,
             functions,
             pointers,
@@ -194,7 +196,7 @@ impl Engine for Jit {
             });
         }
         let compiled = backend::compile(host()?, &plan, self.features, 0, false)?;
-        let code = self.install(&compiled.code)?;
+        let code = self.install(&compiled)?;
         // SAFETY: the code begins with an entry of this signature, and stays there.
         let entry = unsafe { entry_at(code.start()) };
         Ok(Arc::new(Filter { entry, _code: code }))
@@ -227,7 +229,9 @@ struct Loaded {
     code: Code,
     /// What its stretches belong to, if that was asked for.
     parts: Vec<Part>,
-    enter_function: Option<u32>,
+    /// Offsets to enter main and other functions through, as the compiler gives them.
+    enter_main: Option<i32>,
+    enter_function: i32,
     /// First slots of functions with the offsets of their code, sorted.
     functions: Box<[(u32, u32)]>,
     /// Slots that function pointers may lead to, sorted.
@@ -282,20 +286,19 @@ impl Loaded {
 
     /// Where the code of the function at a slot is entered, and where it is.
     fn place(&self, slot: u32) -> Result<Place, Trap> {
-        let bad = || Trap::from(FaultKind::BadFunction(slot.into()));
-        let (entry, function) = if slot == 0 {
-            (0, 0)
-        } else {
-            let at = self
-                .functions
-                .binary_search_by_key(&slot, |f| f.0)
-                .map_err(|_| bad())?;
-            (self.enter_function.ok_or_else(bad)?, self.functions[at].1)
-        };
         let start = self.code.start();
+        if slot == 0 {
+            let through = self.enter_main;
+            return Ok(Place {
+                entry: through.map_or(start, |offset| self.code.place(offset)),
+                function: start,
+            });
+        }
+        let at = self.functions.binary_search_by_key(&slot, |f| f.0);
+        let at = at.map_err(|_| Trap::from(FaultKind::BadFunction(slot.into())))?;
         Ok(Place {
-            entry: start + entry as usize,
-            function: start + function as usize,
+            entry: self.code.place(self.enter_function),
+            function: start + self.functions[at].1 as usize,
         })
     }
 

@@ -16,7 +16,7 @@ pub mod perf;
 pub mod trampoline;
 mod x86_64;
 
-pub use backend::{Arch, Features, Origin, Part};
+pub use backend::{Arch, Features, Origin, Part, shared_places};
 pub use callout::callouts;
 pub use code_memory::{Code, CodeMemory};
 pub use engine::{Jit, Listing, machine_code};

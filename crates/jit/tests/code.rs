@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use bpfkit_isa::asm;
-use bpfkit_jit::{Arch, CodeMemory, Features, Jit, Rule, Rules};
+use bpfkit_jit::{Arch, CodeMemory, Features, Jit, Rule, Rules, shared_places};
 use bpfkit_runtime::{Code, LoadOptions, MapSet, Trusted, raw_program};
 use bpfkit_spec::ProgType;
 use bpfkit_verifier::Environment;
@@ -25,6 +25,12 @@ fn x86_64(code: &[u8]) -> String {
     for instruction in &mut Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
         let mut text = String::new();
         formatter.format(&instruction, &mut text);
+        let to = instruction.near_branch_target() as i64;
+        if let Some((_, name)) = shared_places(Arch::X86_64).find(|(at, _)| i64::from(*at) == to)
+            && to != 0
+        {
+            text = format!("call [{name}]");
+        }
         // Where the state's fields lie is the runtime's affair.
         if let Some((before, rest)) = text.split_once("[r12+")
             && let Some((_, after)) = rest.split_once(']')

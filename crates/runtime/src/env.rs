@@ -58,6 +58,19 @@ impl Functions {
         *self.helpers.get(usize::try_from(id).ok()?)?
     }
 
+    /// Every helper with its number.
+    pub fn helpers(&self) -> impl Iterator<Item = (i32, HelperFn)> {
+        let helpers = (0..).zip(&self.helpers);
+        helpers.filter_map(|(id, function)| Some((id, (*function)?)))
+    }
+
+    /// Every kfunc with its name.
+    pub fn kfuncs(&self) -> impl Iterator<Item = (&'static str, HelperFn)> {
+        self.kfuncs
+            .iter()
+            .map(|(name, function)| (*name, *function))
+    }
+
     /// A kfunc by name.
     pub fn kfunc(&self, name: &str) -> Option<HelperFn> {
         self.kfuncs.get(name).copied()

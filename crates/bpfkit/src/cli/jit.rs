@@ -183,7 +183,10 @@ pub fn run(arguments: &Arguments) -> Result {
             Err(failure) => return Err(failure),
         };
         let stretches = arguments.show.then(|| {
-            let names = names(&program, &object, &maps, &listing);
+            let mut names = names(&program, &object, &maps, &listing);
+            for (offset, name) in bpfkit_jit::shared_places(arch.arch()) {
+                names.before(offset, format!("[{name}]"));
+            }
             stretches(&program, arch.arch(), &listing, &names)
         });
         let compiled = Compiled {

@@ -22,6 +22,11 @@ impl Names {
         self.places.entry(offset.into()).or_insert_with(name);
     }
 
+    /// Names a place before the code.
+    pub fn before(&mut self, offset: i32, name: String) {
+        self.places.insert(i64::from(offset) as u64, name);
+    }
+
     /// Names so many bytes at an address.
     pub fn address(&mut self, address: u64, bytes: u64, name: String) {
         self.addresses.insert(address, (name, bytes));

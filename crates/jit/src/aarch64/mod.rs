@@ -25,7 +25,7 @@ use bpfkit_isa::Op;
 use bpfkit_runtime::native::{Slot, State, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
-use crate::backend::{Arch, Compiled, Features, Origin, parts};
+use crate::backend::{Arch, Compiled, Features, Origin, Shared, parts};
 use crate::lower::{Function, Plan, Rule, Test, Zeros};
 use call::{Stub, Stubs};
 use emit::{Alu, Asm, Cc, Label};
@@ -33,6 +33,15 @@ use prologue::Entry;
 use regs::{FUEL, STATE, T0, gpr};
 
 pub(crate) use trampoline::trampoline;
+
+/// Programs share nothing yet.
+pub(crate) fn shared_code() -> &'static Shared {
+    static NONE: Shared = Shared {
+        code: Vec::new(),
+        places: Vec::new(),
+    };
+    &NONE
+}
 
 /// What happens out of line.
 struct Slow {
@@ -170,7 +179,9 @@ impl Compiler<'_> {
         };
         let labels = (0..plan.functions.len() as u32).map(|i| offset(functions + i));
         Ok(Some(Compiled {
-            enter_function: enter_function.map(|label| offset(label.0)),
+            enter_main: None,
+            enter_function: enter_function.map_or(0, |label| offset(label.0) as i32),
+            links: Vec::new(),
             functions: labels.collect(),
             code: finished.code,
             parts,

@@ -29,6 +29,19 @@ const KTIME_GET_BOOT_NS: i32 = 125;
 const KTIME_GET_COARSE_NS: i32 = 160;
 const KTIME_GET_TAI_NS: i32 = 208;
 
+/// Helpers without arguments that cannot fail.
+pub(crate) const ASKED: [i32; 9] = [
+    KTIME_GET_NS,
+    KTIME_GET_BOOT_NS,
+    KTIME_GET_COARSE_NS,
+    KTIME_GET_TAI_NS,
+    GET_PRANDOM,
+    GET_PID_TGID,
+    GET_UID_GID,
+    GET_CGROUP_ID,
+    JIFFIES,
+];
+
 /// What a call becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inline {
@@ -233,8 +246,7 @@ impl Plan<'_> {
         match id {
             GET_PROCESSOR => Some(Inline::State(offset_of!(State, cpu))),
             GET_NUMA_NODE => Some(Inline::Constant(0)),
-            KTIME_GET_NS | KTIME_GET_BOOT_NS | KTIME_GET_COARSE_NS | KTIME_GET_TAI_NS
-            | GET_PRANDOM | GET_PID_TGID | GET_UID_GID | GET_CGROUP_ID | JIFFIES => {
+            id if ASKED.contains(&id) => {
                 let function = self.resolver.helper(id).ok()?;
                 Some(Inline::Ask(function as usize as u64))
             }

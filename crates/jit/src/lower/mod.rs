@@ -10,7 +10,7 @@ mod rules;
 
 pub(crate) use combine::{Combined, Match, Target, Test};
 pub(crate) use facts::Zeros;
-pub(crate) use inline::{Array, Inline};
+pub(crate) use inline::{ASKED, Array, Inline};
 pub(crate) use regs::{ARGS as ARG_REGS, Mask, reads, writes};
 pub use rules::{Rule, Rules};
 

@@ -7,93 +7,15 @@ use bpfkit_runtime::native::State;
 use bpfkit_runtime::{FRAME_BYTES, LoadErrorKind, TAIL_CALL};
 
 use super::Compiler;
-use super::emit::{Arith, Asm, Cc, Label, Mem};
-use super::regs::{ARGS, FRAME, FUEL, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, STATE};
+use super::emit::{Arith, Cc, Label, Mem};
+use super::regs::{ARGS, FRAME, FUEL, R10, R11, RAX, RSP, STATE};
+use super::shared::{Stub, Thunk, shared};
 use crate::backend::Origin;
-use crate::callout;
 use crate::lower::{ARG_REGS, Mask, Plan};
 
 pub(super) use crate::callout::{MISALIGNED, PAST_END, POISON, STEP_LIMIT};
 
 const FUEL_AT: i32 = offset_of!(State, fuel) as i32;
-const UNWIND_AT: i32 = offset_of!(State, unwind) as i32;
-const SCRATCH_AT: i32 = offset_of!(State, scratch) as i32;
-
-/// A stretch of code that calls into Rust, shared by a program's instructions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(super) enum Stub {
-    /// Helpers near [`anchor`]: distance from there in EAX; goes on as the next one, which is
-    /// emitted behind it.
-    NearHelper,
-    /// Helpers: function in R10 and, in checked code, slot in EAX. R0 is the result.
-    Helper,
-    /// Tail calls: slot in R10. Whether it happened in the flags, as "not equal".
-    TailCall,
-    /// An access whose span is not known: address in R11, detail in R10; gives R11.
-    Access,
-    /// Legacy packet loads: offset in R11, detail in R10; gives value and failure there.
-    Packet,
-    /// A round of `may_goto` is over: budget's address in R11, detail in R10; gives R11, 0 to jump.
-    MayGoto,
-    /// Opens the frame above; detail in R10.
-    Open,
-    /// Closes the frame above.
-    Close,
-    /// Ends the run: detail in R10, address in R11. Does not return.
-    Stop,
-}
-
-/// An address that most helpers are near to.
-fn anchor() -> u64 {
-    callout::helper as *const () as usize as u64
-}
-
-const STUBS: [Stub; 9] = [
-    Stub::NearHelper,
-    Stub::Helper,
-    Stub::TailCall,
-    Stub::Access,
-    Stub::Packet,
-    Stub::MayGoto,
-    Stub::Open,
-    Stub::Close,
-    Stub::Stop,
-];
-
-impl Stub {
-    /// What it does, for listings.
-    fn name(self) -> &'static str {
-        match self {
-            Stub::NearHelper => "call of a near helper",
-            Stub::Helper => "call of a helper",
-            Stub::TailCall => "tail call",
-            Stub::Access => "unknown place",
-            Stub::Packet => "legacy packet load",
-            Stub::MayGoto => "clock of may_goto",
-            Stub::Open => "open a frame",
-            Stub::Close => "close a frame",
-            Stub::Stop => "stop",
-        }
-    }
-}
-
-/// Labels of the stubs that are needed.
-#[derive(Default)]
-pub(super) struct Stubs {
-    labels: [Option<Label>; STUBS.len()],
-    unwind: Option<Label>,
-}
-
-impl Stubs {
-    pub(super) fn label(&mut self, stub: Stub, asm: &mut Asm) -> Label {
-        *self.labels[stub as usize].get_or_insert_with(|| asm.label())
-    }
-
-    fn unwind(&mut self, asm: &mut Asm) -> Label {
-        *self.unwind.get_or_insert_with(|| asm.label())
-    }
-}
 
 impl Compiler<'_> {
     pub(super) fn call(&mut self, call: Call) -> Result<(), LoadErrorKind> {
@@ -121,6 +43,16 @@ impl Compiler<'_> {
         Ok(())
     }
 
+    /// Calls what programs share.
+    pub(super) fn call_stub(&mut self, stub: Stub) {
+        self.asm.call_shared(shared().stub(stub, self.plan.checked));
+    }
+
+    /// What programs share for calls of that function.
+    pub(super) fn thunk(&self, thunk: Thunk, function: u64) -> Option<i32> {
+        shared().thunk(thunk, self.plan.checked, function)
+    }
+
     fn helper(&mut self, function: u64) {
         self.flush(self.live);
         let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
@@ -128,23 +60,16 @@ impl Compiler<'_> {
         if self.plan.checked {
             self.asm.mov_imm(RAX, self.slot as u64);
         }
-        let near = i32::try_from(function.wrapping_sub(anchor()) as i64);
-        let stub = match near {
-            Ok(distance) if !self.plan.checked => {
-                self.asm.mov_imm(RAX, u64::from(distance as u32));
-                Stub::NearHelper
-            }
-            _ => {
+        match self.thunk(Thunk::Helper, function) {
+            Some(thunk) => self.asm.call_shared(thunk),
+            None => {
                 self.asm.mov_imm(R10, function);
-                Stub::Helper
+                self.call_stub(Stub::Helper);
             }
-        };
-        let stub = self.stubs.label(stub, &mut self.asm);
-        self.asm.call(stub);
+        }
         if !self.plan.checked {
-            let back = self.asm.label();
-            self.asm.bind(back);
-            self.returns.push((back, self.slot as u32));
+            let call = self.asm.links() - 1;
+            self.returns.push((call, self.slot as u32));
         }
         self.restore_args(kept);
     }
@@ -173,8 +98,7 @@ impl Compiler<'_> {
 
     fn tail_call(&mut self) {
         self.asm.mov_imm(R10, self.slot as u64);
-        let stub = self.stubs.label(Stub::TailCall, &mut self.asm);
-        self.asm.call(stub);
+        self.call_stub(Stub::TailCall);
         if self.plan.checked {
             let go_on = self.asm.label();
             self.asm.jcc(Cc::E, go_on);
@@ -196,8 +120,7 @@ impl Compiler<'_> {
         let index = self.plan.functions.partition_point(|f| f.start < target);
         if self.plan.checked {
             self.asm.mov_imm(R10, (self.slot as u64) << 8);
-            let open = self.stubs.label(Stub::Open, &mut self.asm);
-            self.asm.call(open);
+            self.call_stub(Stub::Open);
         }
         self.asm
             .arith_imm(Arith::Add, true, FRAME, FRAME_BYTES as i32);
@@ -205,8 +128,7 @@ impl Compiler<'_> {
         self.asm
             .arith_imm(Arith::Sub, true, FRAME, FRAME_BYTES as i32);
         if self.plan.checked {
-            let close = self.stubs.label(Stub::Close, &mut self.asm);
-            self.asm.call(close);
+            self.call_stub(Stub::Close);
         }
         self.restore_args(kept);
     }
@@ -215,8 +137,7 @@ impl Compiler<'_> {
     pub(super) fn stop(&mut self, kind: u32) {
         self.asm
             .mov_imm(R10, u64::from((self.slot as u32) << 8 | kind));
-        let stub = self.stubs.label(Stub::Stop, &mut self.asm);
-        self.asm.call(stub);
+        self.call_stub(Stub::Stop);
     }
 
     /// What instructions have left for later.
@@ -227,42 +148,10 @@ impl Compiler<'_> {
                 self.asm.lea(R11, place);
             }
             self.asm.mov_imm(R10, slow.packed.into());
-            let stub = self.stubs.label(slow.stub, &mut self.asm);
-            self.asm.call(stub);
+            self.call_stub(slow.stub);
             if slow.stub != Stub::Stop {
                 self.asm.jmp(slow.back);
             }
-        }
-    }
-
-    pub(super) fn emit_stubs(&mut self) {
-        for stub in STUBS {
-            let Some(label) = self.stubs.labels[stub as usize] else {
-                continue;
-            };
-            self.mark(label, Origin::Shared(stub.name()));
-            match stub {
-                Stub::NearHelper => self.near_helper_stub(),
-                Stub::Helper => self.helper_stub(),
-                Stub::TailCall => self.tail_call_stub(),
-                Stub::Access => self.preserving_stub(callout::access as *const () as usize, true),
-                Stub::Packet => self.preserving_stub(callout::packet as *const () as usize, false),
-                Stub::MayGoto => {
-                    self.preserving_stub(callout::may_goto as *const () as usize, false);
-                }
-                Stub::Open => self.preserving_stub(callout::open as *const () as usize, true),
-                Stub::Close => self.preserving_stub(callout::close as *const () as usize, true),
-                Stub::Stop => self.stop_stub(),
-            }
-        }
-        if let Some(label) = self.stubs.unwind {
-            self.mark(label, Origin::Shared("unwind"));
-            self.asm.load(8, false, RSP, Mem::at(STATE, UNWIND_AT));
-            if self.plan.checked {
-                self.asm.load(8, false, FUEL, Mem::at(STATE, FUEL_AT));
-            }
-            self.asm.mov_imm(RDX, 1);
-            self.leave();
         }
     }
 
@@ -278,121 +167,17 @@ impl Compiler<'_> {
         }
     }
 
-    /// Puts R1–R5 in a row on the stack.
-    fn spread_args(&mut self) {
-        for (i, arg) in ARGS.into_iter().enumerate() {
-            self.asm.store(8, Mem::at(RSP, i as i32 * 8), arg);
-        }
-    }
-
-    fn call_rust(&mut self, function: usize) {
-        self.asm.mov_imm(RAX, function as u64);
-        self.asm.call_reg(RAX);
-    }
-
-    fn near_helper_stub(&mut self) {
-        self.asm.movsx(true, 32, R10, RAX);
-        self.asm.mov_imm(RAX, anchor());
-        self.asm.arith(Arith::Add, true, R10, RAX);
-        // Falls into the other one.
-        self.stubs.label(Stub::Helper, &mut self.asm);
-    }
-
-    fn helper_stub(&mut self) {
-        self.put_fuel();
-        if !self.plan.checked {
-            self.asm.load(8, false, RAX, Mem::at(RSP, 0));
-        }
-        self.asm.store(8, Mem::at(STATE, SCRATCH_AT), RAX);
-        // With the return address, this aligns the stack.
-        for arg in ARGS.into_iter().rev() {
-            self.asm.push(arg);
-        }
-        self.asm.mov(true, RSI, RSP);
-        self.asm.mov(true, RDI, STATE);
-        self.asm.mov(true, RDX, R10);
-        self.asm.mov(true, RCX, FRAME);
-        self.call_rust(callout::helper as *const () as usize);
-        self.asm.arith_imm(Arith::Add, true, RSP, 40);
-        self.asm.test(false, RDX, RDX);
-        let unwind = self.stubs.unwind(&mut self.asm);
-        self.asm.jcc(Cc::Ne, unwind);
-        self.take_fuel();
-        self.asm.ret();
-    }
-
-    fn tail_call_stub(&mut self) {
-        self.put_fuel();
-        self.asm.store(8, Mem::at(STATE, SCRATCH_AT), R10);
-        self.asm.arith_imm(Arith::Sub, true, RSP, 56);
-        self.spread_args();
-        self.asm.store(8, Mem::at(RSP, 40), RAX);
-        self.asm.mov(true, RSI, RSP);
-        self.asm.mov(true, RDI, STATE);
-        self.asm.mov(true, RCX, FRAME);
-        self.call_rust(callout::tail_call as *const () as usize);
-        self.take_fuel();
-        self.asm.arith_imm(Arith::Cmp, false, RDX, 1);
-        let unwind = self.stubs.unwind(&mut self.asm);
-        self.asm.jcc(Cc::E, unwind);
-        let happened = self.asm.label();
-        self.asm.test(false, RDX, RDX);
-        self.asm.jcc(Cc::Ne, happened);
-        for (i, arg) in ARGS.into_iter().enumerate() {
-            self.asm.load(8, false, arg, Mem::at(RSP, i as i32 * 8));
-        }
-        self.asm.load(8, false, RAX, Mem::at(RSP, 40));
-        self.asm.bind(happened);
-        // Leaves the flags alone.
-        self.asm.lea(RSP, Mem::at(RSP, 56));
-        self.asm.ret();
-    }
-
-    /// Calls `function(state, R11, R10, frame)`, which gives R11 and R10, and keeps what
-    /// programs see.
-    fn preserving_stub(&mut self, function: usize, may_trap: bool) {
-        self.put_fuel();
-        self.asm.push(RAX);
-        for arg in ARGS {
-            self.asm.push(arg);
-        }
-        self.asm.arith_imm(Arith::Sub, true, RSP, 8);
-        self.asm.mov(true, RDI, STATE);
-        self.asm.mov(true, RSI, R11);
-        self.asm.mov(true, RDX, R10);
-        self.asm.mov(true, RCX, FRAME);
-        self.call_rust(function);
-        if may_trap {
-            self.asm.test(false, RDX, RDX);
-            let unwind = self.stubs.unwind(&mut self.asm);
-            self.asm.jcc(Cc::Ne, unwind);
-        }
-        self.asm.mov(true, R11, RAX);
-        self.asm.mov(true, R10, RDX);
-        self.take_fuel();
-        self.asm.arith_imm(Arith::Add, true, RSP, 8);
-        for arg in ARGS.into_iter().rev() {
-            self.asm.pop(arg);
-        }
-        self.asm.pop(RAX);
-        self.asm.ret();
-    }
-
-    fn stop_stub(&mut self) {
-        self.put_fuel();
-        self.asm.arith_imm(Arith::Sub, true, RSP, 8);
-        self.asm.mov(true, RDI, STATE);
-        self.asm.mov(true, RSI, R11);
-        self.asm.mov(true, RDX, R10);
-        self.asm.mov(true, RCX, FRAME);
-        self.call_rust(callout::stop as *const () as usize);
-        let unwind = self.stubs.unwind(&mut self.asm);
-        self.asm.jmp(unwind);
-    }
-
-    /// `exit`: the function's last instruction goes on to the epilogue.
+    /// `exit`: an epilogue that is no longer than a jump, or a jump to the function's, which
+    /// its last instruction goes on to.
     pub(super) fn exit(&mut self) {
         self.flush(1);
+        if self.leaves_at_once() {
+            if !self.exit_bound {
+                self.asm.bind(self.exit);
+                self.exit_bound = true;
+            }
+            return self.epilogue();
+        }
         self.exit_used = true;
         if self.slot + 1 != self.function.end as usize {
             self.asm.jmp(self.exit);

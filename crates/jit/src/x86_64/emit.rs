@@ -211,11 +211,15 @@ pub(super) struct Asm {
     flags: Option<Flags>,
     jumps: Vec<Jump>,
     labels: Vec<Bound>,
+    /// Distances to shared code.
+    links: Vec<Bound>,
 }
 
 /// Finished code, and where its labels lie.
 pub(super) struct Finished {
     pub(super) code: Vec<u8>,
+    /// Offsets of the distances to shared code, 32 bits each.
+    pub(super) links: Vec<u32>,
     starts: Vec<u32>,
     labels: Vec<Bound>,
 }
@@ -235,6 +239,7 @@ impl Asm {
             flags: None,
             jumps: Vec::with_capacity(slots / 4 + 8),
             labels: vec![UNBOUND; slots],
+            links: Vec::new(),
         }
     }
 
@@ -272,6 +277,22 @@ impl Asm {
 
     pub(super) fn call(&mut self, to: Label) {
         self.jump_of(JumpKind::Call, to);
+    }
+
+    /// Calls code that lies so far behind the program's beginning, or before it.
+    pub(super) fn call_shared(&mut self, place: i32) {
+        self.flags = None;
+        self.buf.push(0xe8);
+        self.links.push(Bound {
+            at: self.buf.len() as u32,
+            jumps: self.jumps.len() as u32,
+        });
+        self.imm32(place);
+    }
+
+    /// Number of such calls so far.
+    pub(super) fn links(&self) -> u32 {
+        self.links.len() as u32
     }
 
     /// Lays the jumps out: as few bytes as reach. Every label that is jumped to is bound.
@@ -325,8 +346,15 @@ impl Asm {
             }
         }
         code.extend_from_slice(&self.buf[from..]);
+        let links = self.links.iter();
+        let links: Vec<u32> = links.map(|l| l.at + starts[l.jumps as usize]).collect();
+        for &at in &links {
+            // From a place to the distance of it from where the call returns to.
+            relink(&mut code, at, -(i64::from(at) + 4));
+        }
         Finished {
             code,
+            links,
             starts,
             labels: self.labels,
         }
@@ -742,6 +770,15 @@ impl Asm {
     pub(super) fn ret(&mut self) {
         self.buf.push(0xc3);
     }
+}
+
+/// Moves what the call whose distance lies at an offset leads to.
+pub(crate) fn relink(code: &mut [u8], at: u32, by: i64) {
+    let Some(field) = code[at as usize..].first_chunk_mut::<4>() else {
+        return;
+    };
+    let distance = i64::from(i32::from_le_bytes(*field)) + by;
+    *field = (distance as i32).to_le_bytes();
 }
 
 fn prefix16(bytes: u32) -> &'static [u8] {

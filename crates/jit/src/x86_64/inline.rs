@@ -1,21 +1,13 @@
 //! Helpers that need no call, or a short one.
 
-use std::mem::offset_of;
-
 use bpfkit_isa::Reg;
-use bpfkit_runtime::native::State;
 
 use super::Compiler;
 use super::emit::{Arith, Cc, Mem, Shift};
 use super::regs::{Gpr, R10, R11, RAX, RDI, RDX, RSI, STATE};
+use super::shared::{CPU, Thunk};
 use crate::callout;
 use crate::lower::{ARG_REGS, Array, Inline};
-
-const CPU: Mem = Mem {
-    base: Some(STATE),
-    index: None,
-    disp: offset_of!(State, cpu) as i32,
-};
 
 impl Compiler<'_> {
     pub(super) fn inline(&mut self, inline: Inline) {
@@ -29,30 +21,43 @@ impl Compiler<'_> {
                 self.asm.load(4, false, home, Mem::at(STATE, offset as i32));
             }
             Inline::Array(array) => self.array(array),
-            Inline::Lookup { function, map } => self.direct(function, |asm| {
-                // The key is in RSI already, and a map that is not known in RDI.
-                if let Some(map) = map {
-                    asm.mov_imm(RDI, map);
-                }
-                asm.load(4, false, RDX, CPU);
-            }),
-            Inline::Ask(helper) => self.direct(callout::ask as *const () as u64, |asm| {
-                asm.mov(true, RDI, STATE);
-                asm.mov_imm(RSI, helper);
-            }),
+            // The key is in RSI already, and a map that is not known in RDI.
+            Inline::Lookup { function, map } => self.direct(Thunk::Lookup, function, map),
+            Inline::Ask(helper) => self.direct(Thunk::Ask, helper, None),
         }
     }
 
     /// Calls a function of the C calling convention that cannot trap.
-    fn direct(&mut self, function: u64, arguments: impl FnOnce(&mut super::emit::Asm)) {
+    fn direct(&mut self, thunk: Thunk, function: u64, map: Option<u64>) {
         self.flush(self.live);
         let kept = self.keep_args(self.plan.live_out(self.slot) & ARG_REGS);
+        if let Some(map) = map {
+            self.asm.mov_imm(RDI, map);
+        }
+        match self.thunk(thunk, function) {
+            Some(thunk) => self.asm.call_shared(thunk),
+            None => self.call_rust(thunk, function),
+        }
+        self.restore_args(kept);
+    }
+
+    /// The same for a function that programs do not share.
+    fn call_rust(&mut self, thunk: Thunk, function: u64) {
         self.put_fuel();
-        arguments(&mut self.asm);
+        let function = match thunk {
+            Thunk::Ask => {
+                self.asm.mov(true, RDI, STATE);
+                self.asm.mov_imm(RSI, function);
+                callout::ask as *const () as u64
+            }
+            _ => {
+                self.asm.load(4, false, RDX, CPU);
+                function
+            }
+        };
         self.asm.mov_imm(RAX, function);
         self.asm.call_reg(RAX);
         self.take_fuel();
-        self.restore_args(kept);
     }
 
     fn array(&mut self, array: Array) {

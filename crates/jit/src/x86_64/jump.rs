@@ -3,9 +3,9 @@
 use bpfkit_isa::{Cond, Operand, Width};
 
 use super::Compiler;
-use super::call::Stub;
 use super::emit::{Arith, Cc, Label, Mem};
 use super::regs::{R10, R11, RSP};
+use super::shared::Stub;
 use crate::lower::{Mask, Plan, Rule, Test};
 
 pub(super) fn code(cond: Cond) -> Cc {
@@ -89,8 +89,7 @@ impl Compiler<'_> {
         self.asm.jcc(Cc::Ae, go_on);
         self.asm.lea(R11, Mem::at(RSP, 0));
         self.asm.mov_imm(R10, (self.slot as u64) << 8);
-        let stub = self.stubs.label(Stub::MayGoto, &mut self.asm);
-        self.asm.call(stub);
+        self.call_stub(Stub::MayGoto);
         self.asm.test(false, R11, R11);
         self.asm.jcc(Cc::E, spent);
         self.asm.bind(go_on);

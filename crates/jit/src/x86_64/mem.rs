@@ -4,9 +4,10 @@ use bpfkit_isa::{AtomicOp, Operand, Reg, Size, Source};
 use bpfkit_runtime::FRAME_BYTES;
 use bpfkit_runtime::native::{SPANS, span_offset};
 
-use super::call::{self, Stub};
+use super::call;
 use super::emit::{Arith, Cc, Mem};
 use super::regs::{FRAME, Gpr, R10, R11, RAX, RSP, STATE, gpr};
+use super::shared::Stub;
 use super::{Compiler, Slow};
 use crate::lower::Rule;
 
@@ -256,8 +257,7 @@ impl Compiler<'_> {
         }
         let packed = (self.slot as u32) << 8 | size.bytes().trailing_zeros();
         self.asm.mov_imm(R10, packed.into());
-        let stub = self.stubs.label(Stub::Packet, &mut self.asm);
-        self.asm.call(stub);
+        self.call_stub(Stub::Packet);
         self.asm.mov(false, RAX, R11);
         self.asm.test(false, R10, R10);
         if self.plan.checked {

@@ -1,10 +1,11 @@
 //! The backend for x86-64.
 //!
 //! Arguments and result of a function lie where the C calling convention has them, so that
-//! calls move nothing. A program's code begins with what is called from outside: it saves
-//! what the program uses, and goes on as the main function. A trap unwinds by setting the
-//! stack pointer back to where that left it; what a function saves is popped by its `exit`
-//! only.
+//! calls move nothing. What programs share ([`shared`]) lies at the beginning of a block of
+//! code memory: programs are run by way of it, which saves all registers, and call Rust by way
+//! of it. A trap unwinds by setting the stack pointer back to where the run began; what a
+//! function saves is popped by its `exit` only. A program that needs nothing of the run is
+//! entered as it is.
 
 mod address;
 mod alu;
@@ -18,6 +19,7 @@ mod jump;
 mod mem;
 mod prologue;
 mod regs;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod trampoline;
@@ -31,12 +33,13 @@ use bpfkit_runtime::{LoadError, LoadErrorKind};
 use crate::backend::{Arch, Compiled, Features, Origin, parts};
 use crate::lower::{Function, Mask, Plan, Rule, Test, Zeros, reads};
 use address::Pending;
-use call::{Stub, Stubs};
 use emit::{Arith, Asm, Label, Mem};
 use mem::Valid;
-use prologue::Entry;
 use regs::{FUEL, STATE};
+use shared::{Stub, shared};
 
+pub(crate) use emit::relink;
+pub(crate) use shared::shared_code;
 pub(crate) use trampoline::trampoline;
 
 /// What happens out of line.
@@ -54,7 +57,6 @@ struct Compiler<'p> {
     plan: &'p Plan<'p>,
     features: Features,
     asm: Asm,
-    stubs: Stubs,
     slow: Vec<Slow>,
     /// What begins at labels that are neither slots' nor functions'.
     marks: Vec<(u32, Origin)>,
@@ -68,13 +70,13 @@ struct Compiler<'p> {
     /// Functions' labels follow the slots'.
     function_labels: u32,
     function: Function,
-    entry: Entry,
     exit: Label,
+    exit_bound: bool,
     exit_used: bool,
     /// Bytes that the function has pushed below what its `exit` pops last.
     locals: i32,
-    /// Where helpers return to in trusted code, and the slots of their calls.
-    returns: Vec<(Label, u32)>,
+    /// Calls of shared code that are those of helpers in trusted code, and their slots.
+    returns: Vec<(u32, u32)>,
     /// Accesses so far of each size and direction.
     sites: [u32; 8],
     /// Places that checked code has found valid on the way here.
@@ -110,7 +112,6 @@ pub(crate) fn compile(
     let compiler = Compiler {
         plan,
         features,
-        stubs: Stubs::default(),
         slow: Vec::new(),
         marks: Vec::new(),
         parts,
@@ -120,8 +121,8 @@ pub(crate) fn compile(
         slot: 0,
         function_labels,
         function,
-        entry: Entry::of(plan),
         exit,
+        exit_bound: false,
         exit_used: false,
         locals: 0,
         returns: Vec::new(),
@@ -141,34 +142,21 @@ pub(crate) fn compile(
 impl Compiler<'_> {
     fn program(mut self) -> Result<Compiled, LoadError> {
         let plan = self.plan;
-        let others = plan.functions.len() > 1 || plan.main_is_called;
-        let fused = !plan.main_is_called;
         for (i, &function) in plan.functions.iter().enumerate() {
             self.function = function;
             if i > 0 {
                 self.exit = self.asm.label();
-                self.exit_used = false;
+                (self.exit_bound, self.exit_used) = (false, false);
             }
-            let main = i == 0 && fused;
-            if main {
+            if i == 0 && !plan.main_is_called {
                 self.enter_main();
             } else {
-                if i == 0 {
-                    self.enter_through(Label(self.function_labels));
-                }
                 self.asm.bind(Label(self.function_labels + i as u32));
                 self.enter_function();
             }
             self.body()?;
         }
-        let enter_function = others.then(|| {
-            let label = self.asm.label();
-            self.mark(label, Origin::Shared("call of a function"));
-            self.enter_any();
-            label
-        });
         self.out_of_line();
-        self.emit_stubs();
         let functions = self.function_labels;
         let finished = self.asm.finish();
         let offset = |label: u32| finished.offset(Label(label)).unwrap_or(0);
@@ -177,14 +165,20 @@ impl Compiler<'_> {
             false => Vec::new(),
         };
         let labels = (0..plan.functions.len() as u32).map(|i| offset(functions + i));
-        let returns = self.returns.iter();
-        let returns = returns
-            .map(|&(back, slot)| (offset(back.0), slot))
-            .collect();
+        // Behind the distance.
+        let back = |call: u32| finished.links.get(call as usize).map_or(0, |at| at + 4);
+        let returns = self.returns.iter().map(|&(call, slot)| (back(call), slot));
+        let enter = |stub| shared().stub(stub, plan.checked);
+        let main = match plan.main_is_called {
+            true => Stub::Function,
+            false => Stub::Main,
+        };
         Ok(Compiled {
-            returns,
-            enter_function: enter_function.map(|label| offset(label.0)),
+            returns: returns.collect(),
+            enter_main: plan.needs.state.then(|| enter(main)),
+            enter_function: enter(Stub::Function),
             functions: labels.collect(),
+            links: finished.links,
             code: finished.code,
             parts,
         })
@@ -232,7 +226,7 @@ impl Compiler<'_> {
             self.asm.bind(Label(end as u32));
             self.stop(call::PAST_END);
         }
-        if self.exit_used {
+        if self.exit_used && !self.exit_bound {
             let origin = Origin::Epilogue(self.function.start);
             self.mark(self.exit, origin);
             self.epilogue();

@@ -1,80 +1,29 @@
 //! How programs and functions begin and end.
 
-use std::mem::offset_of;
-
-use bpfkit_runtime::native::{MayGoto, State};
+use bpfkit_runtime::native::MayGoto;
 
 use super::Compiler;
 use super::emit::{Arith, Label, Mem};
-use super::regs::{ARGS, FRAME, FUEL, Gpr, RAX, RCX, RDI, RDX, RSI, RSP, SAVED, STATE};
+use super::regs::{ARGS, FRAME, Gpr, RAX, RBX, RCX, RDX, RSI, RSP, SAVED};
 use crate::lower::{Mask, Plan};
 
-const FUEL_AT: i32 = offset_of!(State, fuel) as i32;
 /// Room for a [`MayGoto`], that keeps the stack aligned.
 const MAY_GOTO: i32 = size_of::<MayGoto>().next_multiple_of(16) as i32;
-const UNWIND_AT: i32 = offset_of!(State, unwind) as i32;
 
-/// What a call from outside saves: for the main function and for all it calls, because a
-/// trap in any of them returns from here.
-pub(super) struct Entry {
-    saved: Vec<Gpr>,
-    frame: bool,
-    state: bool,
-    /// Bytes that align the stack.
-    pad: i32,
+/// R6–R9 as far as they are written.
+fn saved(written: Mask) -> impl DoubleEndedIterator<Item = Gpr> {
+    let written = SAVED.into_iter().filter(move |(_, bit)| written & bit != 0);
+    written.map(|(reg, _)| reg)
 }
 
-impl Entry {
-    pub(super) fn of(plan: &Plan<'_>) -> Self {
-        let written = plan.functions.iter().fold(0, |all, f| all | f.writes);
-        let mut saved = saved(written);
-        if plan.needs.frame {
-            saved.push(FRAME);
-        }
-        if plan.needs.state {
-            saved.push(STATE);
-        }
-        // Return address, these, and the outer unwinding point.
-        let words = 1 + saved.len() + usize::from(plan.needs.state);
-        let aligned = plan.functions.iter().any(|f| f.calls) || plan.main_is_called;
-        let pad = if aligned && words % 2 == 1 { 8 } else { 0 };
-        Self {
-            saved,
-            frame: plan.needs.frame,
-            state: plan.needs.state,
-            pad,
-        }
-    }
-}
-
-fn saved(written: Mask) -> Vec<Gpr> {
-    SAVED
-        .into_iter()
-        .filter(|(_, bit)| written & bit != 0)
-        .map(|(reg, _)| reg)
-        .collect()
+/// What a program saves that is entered from outside as it is, because it needs nothing of the
+/// run: then it has one function, which calls nothing.
+fn saved_by_program(plan: &Plan<'_>) -> impl DoubleEndedIterator<Item = Gpr> + use<> {
+    let frame = plan.needs.frame.then_some(FRAME);
+    saved(plan.functions[0].writes).chain(frame)
 }
 
 impl Compiler<'_> {
-    /// `(state, arguments, frame, function)` to registers, up to the arguments.
-    fn enter(&mut self) {
-        for i in 0..self.entry.saved.len() {
-            self.asm.push(self.entry.saved[i]);
-        }
-        self.move_stack(Arith::Sub, self.entry.pad);
-        if self.entry.state {
-            self.asm.push_mem(Mem::at(RDI, UNWIND_AT));
-            self.asm.store(8, Mem::at(RDI, UNWIND_AT), RSP);
-            self.asm.mov(true, STATE, RDI);
-        }
-        if self.entry.frame {
-            self.asm.mov(true, FRAME, RDX);
-        }
-        if self.plan.checked {
-            self.asm.load(8, false, FUEL, Mem::at(STATE, FUEL_AT));
-        }
-    }
-
     fn load_args(&mut self, live: Mask) {
         // RSI points to them: R2 last.
         for number in [1, 3, 4, 5, 2] {
@@ -113,87 +62,76 @@ impl Compiler<'_> {
         }
     }
 
-    /// The main function, entered from outside only.
+    /// The main function, entered from outside only: by way of what programs share, which
+    /// saves everything and aligns the stack, or at once.
     pub(super) fn enter_main(&mut self) {
         self.asm.bind(Label(self.function_labels));
-        self.enter();
         let live = self.plan.live_in(0);
-        self.load_args(live);
+        if !self.plan.needs.state {
+            saved_by_program(self.plan).for_each(|reg| self.asm.push(reg));
+            if self.plan.needs.frame {
+                self.asm.mov(true, FRAME, RDX);
+            }
+            self.load_args(live);
+        }
         self.clear(live);
         self.open_locals();
-    }
-
-    /// A call of a certain function from outside.
-    pub(super) fn enter_through(&mut self, function: Label) {
-        self.enter();
-        self.load_args(!0);
-        self.asm.call(function);
-        self.leave_well();
-    }
-
-    /// A call of any function from outside.
-    pub(super) fn enter_any(&mut self) {
-        self.asm.mov(true, RAX, RCX);
-        self.enter();
-        self.load_args(!0);
-        self.asm.call_reg(RAX);
-        self.leave_well();
-    }
-
-    fn leave_well(&mut self) {
-        self.asm.zero(RDX);
-        self.leave();
-    }
-
-    /// Returns to outside with RAX and RDX.
-    pub(super) fn leave(&mut self) {
-        if self.plan.checked {
-            self.asm.store(8, Mem::at(STATE, FUEL_AT), FUEL);
-        }
-        if self.entry.state {
-            self.asm.pop_mem(Mem::at(STATE, UNWIND_AT));
-        }
-        self.move_stack(Arith::Add, self.entry.pad);
-        for i in (0..self.entry.saved.len()).rev() {
-            self.asm.pop(self.entry.saved[i]);
-        }
-        self.asm.ret();
     }
 
     fn is_entry(&self) -> bool {
         self.function.start == 0 && !self.plan.main_is_called
     }
 
-    /// What a function pushes, and the bytes that align the stack.
-    fn frame_of_function(&self) -> (Vec<Gpr>, i32) {
-        let saved = saved(self.function.writes);
-        let pad = if self.function.calls && saved.len().is_multiple_of(2) {
-            8
-        } else {
-            0
-        };
-        (saved, pad)
+    /// Whether a word aligns the stack of a function that others call.
+    fn is_padded(&self) -> bool {
+        self.function.calls && saved(self.function.writes).count().is_multiple_of(2)
     }
 
     /// A function that others call.
     pub(super) fn enter_function(&mut self) {
-        let (saved, pad) = self.frame_of_function();
-        saved.into_iter().for_each(|reg| self.asm.push(reg));
-        self.move_stack(Arith::Sub, pad);
+        saved(self.function.writes).for_each(|reg| self.asm.push(reg));
+        if self.is_padded() {
+            self.asm.push(RAX);
+        }
         if self.plan.checked {
             self.clear(self.plan.live_in(self.function.start as usize));
         }
         self.open_locals();
     }
 
+    /// Whether the epilogue is no longer than a jump.
+    pub(super) fn leaves_at_once(&self) -> bool {
+        if self.locals != 0 {
+            return false;
+        }
+        match self.is_entry() {
+            true => self.plan.needs.state,
+            false => {
+                let mut saved = saved(self.function.writes);
+                let first = saved.next();
+                match self.is_padded() {
+                    true => first.is_none(),
+                    false => first.is_none_or(|reg| reg == RBX) && saved.next().is_none(),
+                }
+            }
+        }
+    }
+
     pub(super) fn epilogue(&mut self) {
         self.move_stack(Arith::Add, self.locals);
-        if self.is_entry() {
-            return self.leave_well();
+        if !self.is_entry() {
+            if self.is_padded() {
+                // Whoever needs R4 behind a call keeps it.
+                self.asm.pop(RCX);
+            }
+            let saved = saved(self.function.writes).rev();
+            saved.for_each(|reg| self.asm.pop(reg));
+        } else if !self.plan.needs.state {
+            // No trap.
+            self.asm.zero(RDX);
+            let saved = saved_by_program(self.plan).rev();
+            saved.for_each(|reg| self.asm.pop(reg));
         }
-        let (saved, pad) = self.frame_of_function();
-        self.move_stack(Arith::Add, pad);
-        saved.into_iter().rev().for_each(|reg| self.asm.pop(reg));
         self.asm.ret();
     }
 }
