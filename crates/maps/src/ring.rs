@@ -4,18 +4,22 @@
 //! start of the ring) and the bytes, rounded up to eight. Memory appears twice in a
 //! row, so every record is contiguous. Before the data lies a page with everything
 //! that submitting needs, so a record's address alone leads to its ring.
+//!
+//! Producers take no lock: one moves the position forward, and writes the header then.
+//! What nobody has reserved is zero, as no header is, so the consumer sees whether a
+//! header is still missing; it leaves zeros behind.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use crossbeam_utils::CachePadded;
+use crossbeam_utils::{Backoff, CachePadded};
 
 use crate::flags::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
 use crate::mapping::Mapping;
 use crate::ops::Ops;
-use crate::value::{relax, store};
+use crate::value::{store, zero};
 use crate::{Errno, MapParams, Progress, ValueRegion};
 
 /// Header of a record: it is being written.
@@ -32,16 +36,58 @@ const RECORD_MAX: u64 = (u32::MAX / 4) as u64;
 /// The page before the data.
 struct Head {
     producer: CachePadded<AtomicU64>,
-    /// Held while a producer moves its position.
-    producing: AtomicBool,
-    refused: AtomicU64,
     consumer: CachePadded<AtomicU64>,
+    refused: CachePadded<AtomicU64>,
+    wakeups: CachePadded<AtomicU64>,
     consuming: Mutex<()>,
     waiters: AtomicU32,
-    wakeups: AtomicU64,
     sleep: Mutex<()>,
     wake: Condvar,
     mask: u64,
+}
+
+/// A header: the length with its flags in the low half, in the high half how many pages lie
+/// between the ring's start and the record's, at least 1.
+#[derive(Clone, Copy)]
+struct Header(u64);
+
+impl Header {
+    /// Nobody has written it yet.
+    const NONE: u64 = 0;
+
+    fn new(size: u64, pages: u64) -> Header {
+        Header(pages << 32 | size | u64::from(BPF_RINGBUF_BUSY_BIT))
+    }
+
+    fn committed(self, discard: bool) -> Header {
+        let discarded = if discard { BPF_RINGBUF_DISCARD_BIT } else { 0 };
+        Header(self.0 & !u64::from(BPF_RINGBUF_BUSY_BIT) | u64::from(discarded))
+    }
+
+    fn is_ready(self) -> bool {
+        self.0 != Header::NONE && !self.is_busy()
+    }
+
+    fn is_busy(self) -> bool {
+        self.0 as u32 & BPF_RINGBUF_BUSY_BIT != 0
+    }
+
+    fn is_discarded(self) -> bool {
+        self.0 as u32 & BPF_RINGBUF_DISCARD_BIT != 0
+    }
+
+    fn len(self) -> u64 {
+        u64::from(self.0 as u32 & !(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT))
+    }
+
+    fn pages(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+}
+
+/// Bytes of the ring that a record of `size` bytes takes.
+fn room(size: u64) -> u64 {
+    (size + u64::from(BPF_RINGBUF_HDR_SZ)).next_multiple_of(8)
 }
 
 const _: () = assert!(size_of::<Head>() <= PAGE);
@@ -80,12 +126,11 @@ impl RingBuf {
         let mapping = Mapping::ring(PAGE, p.max_entries as usize)?;
         let head = Head {
             producer: CachePadded::default(),
-            producing: AtomicBool::new(false),
-            refused: AtomicU64::new(0),
             consumer: CachePadded::default(),
+            refused: CachePadded::default(),
+            wakeups: CachePadded::default(),
             consuming: Mutex::default(),
             waiters: AtomicU32::new(0),
-            wakeups: AtomicU64::new(0),
             sleep: Mutex::default(),
             wake: Condvar::new(),
             mask: u64::from(p.max_entries) - 1,
@@ -113,6 +158,14 @@ impl RingBuf {
         }
     }
 
+    /// The header that begins at a position.
+    #[inline]
+    fn header(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: records begin at multiples of eight bytes, of memory that lives as long as
+        // the ring and is accessed through atomics where it holds headers.
+        unsafe { AtomicU64::from_ptr(self.data(position).as_ptr().cast()) }
+    }
+
     /// Address of the data; it appears a second time right behind.
     pub fn base(&self) -> NonNull<u8> {
         self.data(0)
@@ -135,35 +188,40 @@ impl RingBuf {
         record
     }
 
+    #[inline]
     fn try_reserve(&self, head: &Head, size: u64) -> Option<NonNull<u8>> {
         if size > RECORD_MAX {
             return None;
         }
-        let len = (size + u64::from(BPF_RINGBUF_HDR_SZ)).next_multiple_of(8);
+        let len = room(size);
         if len > head.mask + 1 {
             return None;
         }
-        let mut spins = 0;
-        while head.producing.swap(true, Acquire) {
-            relax(&mut spins);
-        }
-        let position = head.producer.load(Relaxed);
-        let end = position.wrapping_add(len);
-        let fits = end.wrapping_sub(head.consumer.load(Acquire)) <= head.mask;
-        let at = self.data(position);
-        if fits {
-            let pages = ((position & head.mask) as usize + PAGE) / PAGE;
-            // SAFETY: eight aligned bytes of the ring, free for this record.
-            unsafe {
-                let words = at.as_ptr().cast::<u32>();
-                AtomicU32::from_ptr(words.add(1)).store(pages as u32, Relaxed);
-                AtomicU32::from_ptr(words).store(size as u32 | BPF_RINGBUF_BUSY_BIT, Relaxed);
+        let mut position = head.producer.load(Relaxed);
+        let backoff = Backoff::new();
+        loop {
+            let end = position.wrapping_add(len);
+            // What the consumer has passed it has left as zeros.
+            if end.wrapping_sub(head.consumer.load(Acquire)) > head.mask {
+                return None;
             }
-            head.producer.store(end, Release);
+            // In one order with the look at the consumer's position when the record is
+            // committed, and with the fence of a consumer that goes to sleep.
+            match head
+                .producer
+                .compare_exchange_weak(position, end, SeqCst, Relaxed)
+            {
+                Ok(_) => break,
+                Err(now) => position = now,
+            }
+            // Another producer has the line: with some patience each gets on for a while.
+            backoff.spin();
         }
-        head.producing.store(false, Release);
+        let pages = ((position & head.mask) as usize + PAGE) / PAGE;
+        let header = Header::new(size, pages as u64);
+        self.header(position).store(header.0, Relaxed);
         // SAFETY: the record lies in the doubled data.
-        fits.then(|| unsafe { at.add(BPF_RINGBUF_HDR_SZ as usize) })
+        Some(unsafe { self.data(position).add(BPF_RINGBUF_HDR_SZ as usize) })
     }
 
     /// `bpf_ringbuf_submit` and `bpf_ringbuf_discard`: gives a record to the consumer,
@@ -175,26 +233,17 @@ impl RingBuf {
     /// committed since.
     pub unsafe fn commit(record: NonNull<u8>, flags: u64, discard: bool) {
         // SAFETY: the header before the record, by the contract.
-        let header = unsafe { record.sub(BPF_RINGBUF_HDR_SZ as usize) };
-        let words = header.as_ptr().cast::<u32>();
-        // SAFETY: as above.
-        let (len, pages) = unsafe {
-            (
-                AtomicU32::from_ptr(words),
-                AtomicU32::from_ptr(words.add(1)),
-            )
-        };
-        let distance = pages.load(Relaxed) as usize * PAGE + header.addr().get() % PAGE;
+        let at = unsafe { record.sub(BPF_RINGBUF_HDR_SZ as usize) };
+        // SAFETY: as above; headers are aligned to their size.
+        let word = unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) };
+        let header = Header(word.load(Relaxed));
+        let distance = header.pages() * PAGE + at.addr().get() % PAGE;
         // SAFETY: `try_reserve` wrote how many pages lie between, and rings start at a
         // page, so this is the head of the record's ring.
-        let head = unsafe { header.sub(distance).cast::<Head>().as_ref() };
-        let mut new = len.load(Relaxed) & !BPF_RINGBUF_BUSY_BIT;
-        if discard {
-            new |= BPF_RINGBUF_DISCARD_BIT;
-        }
-        len.swap(new, AcqRel);
+        let head = unsafe { at.sub(distance).cast::<Head>().as_ref() };
+        word.store(header.committed(discard).0, Release);
         let caught_up = || {
-            let consumed = head.consumer.load(Acquire) & head.mask;
+            let consumed = head.consumer.load(SeqCst) & head.mask;
             consumed == (distance - PAGE) as u64
         };
         if flags & BPF_RB_FORCE_WAKEUP != 0 || flags & BPF_RB_NO_WAKEUP == 0 && caught_up() {
@@ -211,10 +260,8 @@ impl RingBuf {
         if offset > self.head().mask || !offset.is_multiple_of(8) {
             return false;
         }
-        let header = self.data(offset);
-        // SAFETY: four aligned bytes of the ring.
-        let len = unsafe { AtomicU32::from_ptr(header.as_ptr().cast()) }.load(Acquire);
-        len & BPF_RINGBUF_BUSY_BIT != 0 && u64::from(len & !BPF_RINGBUF_BUSY_BIT) >= size
+        let header = Header(self.header(offset).load(Acquire));
+        header.is_busy() && header.len() >= size
     }
 
     /// `bpf_ringbuf_output`.
@@ -258,35 +305,36 @@ impl RingBuf {
     }
 
     /// Host: calls `visit` with each record that is complete, up to the first that is
-    /// still being written. Returns how many it saw.
+    /// still being written. Returns how many it saw. Producers get the room back by and by,
+    /// an eighth of the ring at a time, and all of it at the end.
     pub fn consume(&self, mut visit: impl FnMut(&[u8]) -> Progress) -> u64 {
         let head = self.head();
         let _one = head.consuming.lock().unwrap_or_else(|e| e.into_inner());
-        let (mut seen, mut position) = (0, head.consumer.load(Relaxed));
-        while position != head.producer.load(Acquire) {
-            let at = self.data(position);
-            // SAFETY: four aligned bytes of the ring.
-            let header = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) }.load(Acquire);
-            if header & BPF_RINGBUF_BUSY_BIT != 0 {
+        let mut passed = Passed::new(head);
+        let mut seen = 0;
+        while passed.position != head.producer.load(Acquire) {
+            let header = Header(self.header(passed.position).load(Acquire));
+            if !header.is_ready() {
                 break;
             }
-            let len = u64::from(header & !BPF_RINGBUF_DISCARD_BIT);
+            let at = self.data(passed.position);
             let mut progress = Progress::Go;
-            if header & BPF_RINGBUF_DISCARD_BIT == 0 {
+            if !header.is_discarded() {
                 // SAFETY: the record is complete: its producer let go of it, and its
                 // room is not reserved again before the position moves on.
                 let record = unsafe {
                     std::slice::from_raw_parts(
                         at.add(BPF_RINGBUF_HDR_SZ as usize).as_ptr(),
-                        len as usize,
+                        header.len() as usize,
                     )
                 };
                 progress = visit(record);
                 seen += 1;
             }
-            let step = (len + u64::from(BPF_RINGBUF_HDR_SZ)).next_multiple_of(8);
-            position = position.wrapping_add(step);
-            head.consumer.store(position, Release);
+            let step = room(header.len());
+            // SAFETY: the record, which lies in the doubled data and is nobody else's.
+            unsafe { zero(at.as_ptr(), step as usize) };
+            passed.go_on(step);
             if progress == Progress::Stop {
                 break;
             }
@@ -299,6 +347,9 @@ impl RingBuf {
     pub fn wait(&self, timeout: Duration) -> bool {
         let head = self.head();
         let before = head.wakeups.load(SeqCst);
+        // Either this sees what a producer reserves, or the producer sees how far the
+        // consumer is, and wakes it.
+        fence(SeqCst);
         if self.query(RingQuery::AvailData) > 0 {
             return true;
         }
@@ -310,6 +361,45 @@ impl RingBuf {
         drop(woken);
         head.waiters.fetch_sub(1, SeqCst);
         self.query(RingQuery::AvailData) > 0
+    }
+}
+
+/// How far the consumer is. It tells the producers now and then, and when it stops, for
+/// whatever reason: what is behind it has been zeroed.
+struct Passed<'a> {
+    head: &'a Head,
+    position: u64,
+    told: u64,
+}
+
+impl<'a> Passed<'a> {
+    fn new(head: &'a Head) -> Passed<'a> {
+        let position = head.consumer.load(Relaxed);
+        Passed {
+            head,
+            position,
+            told: position,
+        }
+    }
+
+    fn go_on(&mut self, step: u64) {
+        self.position = self.position.wrapping_add(step);
+        if self.position.wrapping_sub(self.told) > self.head.mask / 8 {
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        self.told = self.position;
+        self.head.consumer.store(self.position, Release);
+    }
+}
+
+impl Drop for Passed<'_> {
+    fn drop(&mut self) {
+        if self.told != self.position {
+            self.tell();
+        }
     }
 }
 
