@@ -82,6 +82,12 @@ INLINE u32 timed(long (*callback)(u32 index, void *ctx), void *ctx)
 	return ktime_get_ns() - start;
 }
 
+/* What NR_LOOPS operations take, where `done` took that long; 0 where nothing was done. */
+INLINE u32 scaled(u64 ns, u32 done)
+{
+	return done ? ns * NR_LOOPS / done : 0;
+}
+
 char LICENSE[] SEC("license") = "GPL";
 
 #endif

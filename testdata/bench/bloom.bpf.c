@@ -1,4 +1,4 @@
-#include "bench.h"
+#include "keys.h"
 
 /* A bloom filter that is asked for values that it holds. */
 
@@ -9,60 +9,24 @@ struct {
 	__type(value, u64);
 } bloom SEC(".maps");
 
-const volatile u32 nr_entries = 1;
-const volatile u32 random_keys;
-
-u32 cursor;
-u32 position;
-
-struct turn {
-	u64 sum;
-	u32 next;
-};
-
-INLINE u64 next_value(struct turn *turn)
-{
-	u32 n;
-
-	if (random_keys)
-		return get_prandom_u32() % nr_entries;
-	n = turn->next;
-	turn->next = n + 1 == nr_entries ? 0 : n + 1;
-	return n;
-}
-
 static long do_value(u32 index, struct turn *turn)
 {
-	turn->sum += next_value(turn);
+	turn->sum += next_number(turn);
 	return 0;
 }
 
 static long do_peek(u32 index, struct turn *turn)
 {
-	u64 value = next_value(turn);
+	u64 value = next_number(turn);
 
 	return map_peek_elem(&bloom, &value) != 0;
 }
 
 static long do_push(u32 index, struct turn *turn)
 {
-	u64 value = turn->next;
+	u64 value = next_step(turn);
 
-	if (value == nr_entries)
-		return 1;
-	turn->next++;
-	return map_push_elem(&bloom, &value, 0) != 0;
-}
-
-INLINE u32 run(long (*callback)(u32 index, struct turn *turn))
-{
-	struct turn turn = {};
-	u32 ns;
-
-	turn.next = cursor;
-	ns = timed((void *)callback, &turn);
-	cursor = turn.next;
-	return ns;
+	return value == nr_entries || map_push_elem(&bloom, &value, 0) != 0;
 }
 
 SEC("xdp") int baseline(struct xdp_md *ctx)
@@ -77,14 +41,5 @@ SEC("xdp") int peek(struct xdp_md *ctx)
 
 SEC("xdp") int fill(struct xdp_md *ctx)
 {
-	struct turn turn = {};
-
-	turn.next = position;
-	if (position == nr_entries)
-		return 0;
-	loop(NR_LOOPS, do_push, &turn, 0);
-	if (turn.next != nr_entries && turn.next != position + NR_LOOPS)
-		return FAILED;
-	position = turn.next;
-	return 1;
+	return fill_by(do_push);
 }

@@ -1,4 +1,4 @@
-#include "bench.h"
+#include "keys.h"
 
 /* Hash and array: look-ups of keys that are there, and updates that find no room. */
 
@@ -15,29 +15,6 @@ struct {
 	__type(key, u32);
 	__type(value, u64);
 } array SEC(".maps");
-
-const volatile u32 nr_entries = 1;
-const volatile u32 random_keys;
-
-u32 cursor;
-u32 position;
-u64 checksum;
-
-struct turn {
-	u64 sum;
-	u32 next;
-};
-
-INLINE u32 next_number(struct turn *turn)
-{
-	u32 n;
-
-	if (random_keys)
-		return get_prandom_u32() % nr_entries;
-	n = turn->next;
-	turn->next = n + 1 == nr_entries ? 0 : n + 1;
-	return n;
-}
 
 static long do_key(u32 index, struct turn *turn)
 {
@@ -77,24 +54,9 @@ static long do_full_update(u32 index, struct turn *turn)
 
 static long do_fill(u32 index, struct turn *turn)
 {
-	u64 key = turn->next, value = key;
+	u64 key = next_step(turn), value = key;
 
-	if (key == nr_entries)
-		return 1;
-	turn->next++;
-	return map_update_elem(&hash, &key, &value, NOEXIST) != 0;
-}
-
-INLINE u32 run(long (*callback)(u32 index, struct turn *turn))
-{
-	struct turn turn = {};
-	u32 ns;
-
-	turn.next = cursor;
-	ns = timed((void *)callback, &turn);
-	cursor = turn.next;
-	checksum += turn.sum;
-	return ns;
+	return key == nr_entries || map_update_elem(&hash, &key, &value, NOEXIST) != 0;
 }
 
 SEC("xdp") int baseline(struct xdp_md *ctx)
@@ -119,14 +81,5 @@ SEC("xdp") int full_update(struct xdp_md *ctx)
 
 SEC("xdp") int fill(struct xdp_md *ctx)
 {
-	struct turn turn = {};
-
-	turn.next = position;
-	if (position == nr_entries)
-		return 0;
-	loop(NR_LOOPS, do_fill, &turn, 0);
-	if (turn.next != nr_entries && turn.next != position + NR_LOOPS)
-		return FAILED;
-	position = turn.next;
-	return 1;
+	return fill_by(do_fill);
 }

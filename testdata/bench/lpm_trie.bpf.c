@@ -1,4 +1,4 @@
-#include "bench.h"
+#include "keys.h"
 
 /* The LPM trie: keys are the numbers 0 to nr_entries - 1, in network byte order as prefixes of
  * addresses are written, all of one length. */
@@ -16,42 +16,17 @@ struct {
 	__type(value, u32);
 } trie SEC(".maps");
 
-const volatile u32 nr_entries = 1;
 const volatile u32 prefix_len = 32;
-const volatile u32 random_keys;
 
-/* The key that follows the last run's. */
-u32 cursor;
-/* Of insert and delete: how far they are, and whether the trie is being put back. */
-u32 position;
+/* Of insert and delete: whether the trie is being put back. */
 u32 restoring;
-/* What was looked up, so that no look-up is without use. */
-u64 checksum;
 
-struct turn {
-	struct key key;
-	u32 next;
-	u32 done;
-	u64 sum;
-};
-
-INLINE void number(struct key *key, u32 n)
+INLINE struct key key_of(u32 n)
 {
-	key->prefix_len = prefix_len;
-	key->data = __builtin_bswap32(prefix_len < 32 ? n << ((32 - prefix_len) & 31) : n);
-}
+	struct key key = { .prefix_len = prefix_len };
 
-INLINE void next_key(struct turn *turn)
-{
-	u32 n;
-
-	if (random_keys) {
-		n = get_prandom_u32() % nr_entries;
-	} else {
-		n = turn->next;
-		turn->next = n + 1 == nr_entries ? 0 : n + 1;
-	}
-	number(&turn->key, n);
+	key.data = __builtin_bswap32(prefix_len < 32 ? n << ((32 - prefix_len) & 31) : n);
+	return key;
 }
 
 static long do_nothing(u32 index, void *ctx)
@@ -61,17 +36,17 @@ static long do_nothing(u32 index, void *ctx)
 
 static long do_key(u32 index, struct turn *turn)
 {
-	next_key(turn);
-	turn->sum += turn->key.data;
+	struct key key = key_of(next_number(turn));
+
+	turn->sum += key.data;
 	return 0;
 }
 
 static long do_lookup(u32 index, struct turn *turn)
 {
-	u32 *value;
+	struct key key = key_of(next_number(turn));
+	u32 *value = map_lookup_elem(&trie, &key);
 
-	next_key(turn);
-	value = map_lookup_elem(&trie, &turn->key);
 	if (!value)
 		return 1;
 	turn->sum += *value;
@@ -80,38 +55,25 @@ static long do_lookup(u32 index, struct turn *turn)
 
 static long do_update(u32 index, struct turn *turn)
 {
-	next_key(turn);
-	return map_update_elem(&trie, &turn->key, &index, EXIST) != 0;
+	struct key key = key_of(next_number(turn));
+
+	return map_update_elem(&trie, &key, &index, EXIST) != 0;
 }
 
 static long do_insert(u32 index, struct turn *turn)
 {
-	if (turn->next == nr_entries)
-		return 1;
-	number(&turn->key, turn->next++);
-	turn->done++;
-	return map_update_elem(&trie, &turn->key, &index, NOEXIST) != 0;
+	u32 n = next_step(turn);
+	struct key key = key_of(n);
+
+	return n == nr_entries || map_update_elem(&trie, &key, &index, NOEXIST) != 0;
 }
 
 static long do_delete(u32 index, struct turn *turn)
 {
-	if (turn->next == nr_entries)
-		return 1;
-	number(&turn->key, turn->next++);
-	turn->done++;
-	return map_delete_elem(&trie, &turn->key) != 0;
-}
+	u32 n = next_step(turn);
+	struct key key = key_of(n);
 
-INLINE u32 run(long (*callback)(u32 index, struct turn *turn))
-{
-	struct turn turn = {};
-	u32 ns;
-
-	turn.next = cursor;
-	ns = timed((void *)callback, &turn);
-	cursor = turn.next;
-	checksum += turn.sum;
-	return ns;
+	return n == nr_entries || map_delete_elem(&trie, &key) != 0;
 }
 
 SEC("xdp") int noop(struct xdp_md *ctx)
@@ -132,22 +94,6 @@ SEC("xdp") int lookup(struct xdp_md *ctx)
 SEC("xdp") int update(struct xdp_md *ctx)
 {
 	return run(do_update);
-}
-
-/* Does up to NR_LOOPS steps of filling or emptying; scales the time to NR_LOOPS steps. */
-INLINE u32 steps(long (*callback)(u32 index, struct turn *turn))
-{
-	struct turn turn = {};
-	u64 start, ns;
-
-	turn.next = position;
-	start = ktime_get_ns();
-	loop(NR_LOOPS, callback, &turn, 0);
-	ns = ktime_get_ns() - start;
-	if (turn.next != nr_entries && turn.done != NR_LOOPS)
-		return FAILED;
-	position = turn.next;
-	return turn.done ? ns * NR_LOOPS / turn.done : 0;
 }
 
 /* One way timed, the other way not. */
@@ -177,12 +123,7 @@ SEC("xdp") int delete(struct xdp_md *ctx)
 	return there_and_back(do_delete, do_insert);
 }
 
-/* Fills the trie from where it is, NR_LOOPS keys a run; 0 once it is full. */
 SEC("xdp") int fill(struct xdp_md *ctx)
 {
-	if (position == nr_entries) {
-		position = 0;
-		return 0;
-	}
-	return steps(do_insert);
+	return fill_by(do_insert);
 }

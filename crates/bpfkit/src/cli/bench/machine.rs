@@ -304,8 +304,11 @@ impl Machine for Local<'_> {
                     return Err(Failure::program(format!("{program}: {fault}")));
                 }
                 values.push(outcome.ret as u32);
-                if let Some(ring) = ring {
-                    ring.consume(|_| Progress::Go);
+                if let Some(ring) = ring
+                    && ring.consume(|_| Progress::Go) == 0
+                {
+                    // Another producer stopped in the middle of a record.
+                    thread::yield_now();
                 }
             }
             Ok(values)
