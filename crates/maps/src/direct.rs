@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::hash::{BytesKey, Key, LongKey, PairKey, WordKey};
+use crate::hash::{BytesKey, Key, LongKey, PairKey, WordKey, WordsKey};
 use crate::map::{Body, Map};
 
 /// Every function that a look-up may be, with a name, for listings.
@@ -11,19 +11,57 @@ pub fn lookup_fns() -> impl Iterator<Item = (LookupFn, &'static str)> {
         (lookup_any, "maps::lookup_any"),
         (inner, "maps::lookup_inner"),
         (any, "maps::lookup"),
-        (hash_key::<WordKey, 4, false>, "maps::hash_lookup_4"),
-        (hash_key::<WordKey, 4, true>, "maps::lru_lookup_4"),
-        (hash_key::<LongKey, 8, false>, "maps::hash_lookup_8"),
-        (hash_key::<LongKey, 8, true>, "maps::lru_lookup_8"),
-        (hash_key::<PairKey, 16, false>, "maps::hash_lookup_16"),
-        (hash_key::<PairKey, 16, true>, "maps::lru_lookup_16"),
         (hash_bytes::<false>, "maps::hash_lookup_bytes"),
         (hash_bytes::<true>, "maps::lru_lookup_bytes"),
         #[cfg(target_arch = "x86_64")]
         (lpm_four, "maps::lpm_lookup_4"),
     ];
-    functions.into_iter()
+    let sized = HASH_FNS.iter().flat_map(|row| {
+        let [plain, evicting] = row.names;
+        [(row.plain, plain), (row.evicting, evicting)]
+    });
+    functions.into_iter().chain(sized)
 }
+
+/// The functions for a key size of hash maps.
+struct HashFns {
+    key_size: usize,
+    plain: LookupFn,
+    evicting: LookupFn,
+    /// Of both.
+    names: [&'static str; 2],
+}
+
+/// Rows of [`HASH_FNS`]: a key size in bytes, and the key's form in registers.
+macro_rules! hash_fns {
+    ($($size:literal $key:ty,)*) => {
+        &[$(HashFns {
+            key_size: $size,
+            plain: hash_key::<$key, $size, false>,
+            evicting: hash_key::<$key, $size, true>,
+            names: [
+                concat!("maps::hash_lookup_", $size),
+                concat!("maps::lru_lookup_", $size),
+            ],
+        },)*]
+    };
+}
+
+/// Key sizes that have functions of their own: numbers, addresses and ports, flows.
+const HASH_FNS: &[HashFns] = hash_fns![
+    4 WordKey,
+    8 LongKey,
+    12 PairKey,
+    16 PairKey,
+    20 WordsKey<3>,
+    24 WordsKey<3>,
+    28 WordsKey<4>,
+    32 WordsKey<4>,
+    36 WordsKey<5>,
+    40 WordsKey<5>,
+    44 WordsKey<6>,
+    48 WordsKey<6>,
+];
 
 /// A look-up for programs: map, address of the key, CPU; gives the value's address or 0.
 ///
@@ -45,17 +83,17 @@ impl Map {
     /// which the run has to keep, and those that programs do not look up often.
     pub fn lookup_fn(&self) -> Option<LookupFn> {
         Some(match &self.body {
-            Body::Hash(hash) => match (self.key_size(), hash.traits()) {
-                (4, (false, false)) => hash_key::<WordKey, 4, false>,
-                (4, (true, false)) => hash_key::<WordKey, 4, true>,
-                (8, (false, false)) => hash_key::<LongKey, 8, false>,
-                (8, (true, false)) => hash_key::<LongKey, 8, true>,
-                (16, (false, false)) => hash_key::<PairKey, 16, false>,
-                (16, (true, false)) => hash_key::<PairKey, 16, true>,
-                (17.., (false, false)) => hash_bytes::<false>,
-                (17.., (true, false)) => hash_bytes::<true>,
-                _ => any,
-            },
+            Body::Hash(hash) => {
+                let size = self.key_size();
+                let sized = HASH_FNS.iter().find(|row| row.key_size == size);
+                match (hash.traits(), sized) {
+                    ((false, false), Some(row)) => row.plain,
+                    ((true, false), Some(row)) => row.evicting,
+                    ((false, false), None) if size > 16 => hash_bytes::<false>,
+                    ((true, false), None) if size > 16 => hash_bytes::<true>,
+                    _ => any,
+                }
+            }
             #[cfg(target_arch = "x86_64")]
             Body::Lpm(trie) if self.key_size() == 8 && trie.counts_bits() => lpm_four,
             Body::Lpm(_) => any,
@@ -107,27 +145,34 @@ unsafe extern "C" fn any(map: *const Map, key: *const u8, cpu: u32) -> u64 {
 
 /// A key that fits registers, from its bytes.
 trait FromBytes<const SIZE: usize>: Key {
-    fn from_bytes(bytes: [u8; SIZE]) -> Self;
+    fn from_bytes(bytes: &[u8; SIZE]) -> Self;
 }
 
 impl FromBytes<4> for WordKey {
     #[inline(always)]
-    fn from_bytes(bytes: [u8; 4]) -> Self {
-        WordKey::load(&bytes)
+    fn from_bytes(bytes: &[u8; 4]) -> Self {
+        WordKey::load(bytes)
     }
 }
 
 impl FromBytes<8> for LongKey {
     #[inline(always)]
-    fn from_bytes(bytes: [u8; 8]) -> Self {
-        LongKey::load(&bytes)
+    fn from_bytes(bytes: &[u8; 8]) -> Self {
+        LongKey::load(bytes)
     }
 }
 
-impl FromBytes<16> for PairKey {
+impl<const SIZE: usize> FromBytes<SIZE> for PairKey {
     #[inline(always)]
-    fn from_bytes(bytes: [u8; 16]) -> Self {
-        PairKey::load(&bytes)
+    fn from_bytes(bytes: &[u8; SIZE]) -> Self {
+        PairKey::load(bytes)
+    }
+}
+
+impl<const N: usize, const SIZE: usize> FromBytes<SIZE> for WordsKey<N> {
+    #[inline(always)]
+    fn from_bytes(bytes: &[u8; SIZE]) -> Self {
+        WordsKey::load(bytes)
     }
 }
 
@@ -138,8 +183,8 @@ unsafe extern "C" fn hash_key<K: FromBytes<SIZE>, const SIZE: usize, const LRU: 
     key: *const u8,
     _cpu: u32,
 ) -> u64 {
-    // SAFETY: by the contract; no alignment is asked for.
-    let (map, key) = unsafe { (&*map, key.cast::<[u8; SIZE]>().read_unaligned()) };
+    // SAFETY: by the contract; bytes need no alignment.
+    let (map, key) = unsafe { (&*map, &*key.cast::<[u8; SIZE]>()) };
     match &map.body {
         Body::Hash(hash) => address(hash.get_key::<K, LRU>(K::from_bytes(key))),
         _ => 0,
@@ -194,7 +239,7 @@ mod tests {
             MapType::LpmTrie,
         ];
         for map_type in types {
-            for key_size in [4u32, 5, 8, 12, 16, 20, 40] {
+            for key_size in [4u32, 5, 8, 12, 16, 17, 20, 28, 32, 36, 40, 44, 52] {
                 let trie = map_type == MapType::LpmTrie;
                 if trie && key_size == 4 {
                     continue;

@@ -1,7 +1,12 @@
 //! Seeded hashing and comparing of keys, by key size.
 //!
-//! The hash is one folded 64×64-bit multiplication for keys up to eight bytes and one
-//! more for each further eight; a seed per map makes collisions unpredictable.
+//! The hash is one folded 64×64-bit multiplication for keys up to eight bytes, two for keys
+//! up to sixteen, and else one for each sixteen bytes, side by side, and one more; a seed per
+//! map makes collisions unpredictable.
+//!
+//! Keys are read in halves of words: programs have often just written them with stores of
+//! four bytes, and a load that spans two stores waits until both have left the processor's
+//! store buffer.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -32,15 +37,55 @@ impl KeyKind {
     }
 }
 
+/// Eight bytes as a word, from two loads.
+#[inline(always)]
+fn whole(bytes: &[u8; 8]) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (
+        [bytes[0], bytes[1], bytes[2], bytes[3]],
+        [bytes[4], bytes[5], bytes[6], bytes[7]],
+    );
+    let (first, second) = (
+        u32::from_ne_bytes([a, b, c, d]),
+        apart(u32::from_ne_bytes([e, f, g, h])),
+    );
+    if cfg!(target_endian = "little") {
+        u64::from(second) << 32 | u64::from(first)
+    } else {
+        u64::from(first) << 32 | u64::from(second)
+    }
+}
+
+/// The same number, of which the compiler does not know where it came from: it would make one
+/// load of two.
+#[inline(always)]
+fn apart(x: u32) -> u32 {
+    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+    {
+        let mut x = u64::from(x);
+        // SAFETY: no instruction at all.
+        unsafe {
+            std::arch::asm!("/* {0} */", inout(reg) x, options(pure, nomem, nostack, preserves_flags));
+        }
+        x as u32
+    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+    x
+}
+
 /// Up to eight bytes as a word, padded with zeros as elements store them.
 #[inline(always)]
 fn padded(bytes: &[u8]) -> u64 {
     if let Ok(bytes) = bytes.try_into() {
-        return u64::from_ne_bytes(bytes);
+        return whole(bytes);
     }
     let mut word = 0;
-    for (i, byte) in bytes.iter().take(8).enumerate() {
-        word |= u64::from(*byte) << (8 * i);
+    let mut rest = bytes;
+    if let Some((first, others)) = bytes.split_first_chunk() {
+        (word, rest) = (u64::from(u32::from_le_bytes(*first)), others);
+    }
+    let start = bytes.len() - rest.len();
+    for (i, byte) in rest.iter().take(8 - start).enumerate() {
+        word |= u64::from(*byte) << (8 * (start + i));
     }
     u64::from_ne_bytes(word.to_le_bytes())
 }
@@ -73,8 +118,28 @@ pub(crate) struct WordKey(pub(crate) u32);
 pub(crate) struct LongKey(pub(crate) u64);
 #[derive(Clone, Copy)]
 pub(crate) struct PairKey(pub(crate) u64, pub(crate) u64);
+/// Words, the last one padded.
+#[derive(Clone, Copy)]
+pub(crate) struct WordsKey<const N: usize>(pub(crate) [u64; N]);
 #[derive(Clone, Copy)]
 pub(crate) struct BytesKey<'a>(pub(crate) &'a [u8]);
+
+/// What two words of a long key, numbers 2 `i` and 2 `i` + 1, add to its hash: each goes
+/// through a secret of its own, so no word that a program chooses makes the product zero.
+#[inline(always)]
+fn lane(seed: u64, i: u64, first: u64, second: u64) -> u64 {
+    let odd = 2 * i + 1;
+    fold(
+        first ^ seed.wrapping_add(K0.wrapping_mul(odd)),
+        second ^ seed.rotate_left(32).wrapping_add(K1.wrapping_mul(odd)),
+    )
+}
+
+/// The hash of a long key from the sum of its lanes.
+#[inline(always)]
+fn finish(seed: u64, sum: u64) -> u32 {
+    mixed(fold(sum ^ seed, K0))
+}
 
 impl Key for WordKey {
     #[inline(always)]
@@ -151,15 +216,54 @@ impl PairKey {
     }
 }
 
+impl<const N: usize> Key for WordsKey<N> {
+    #[inline(always)]
+    fn hash(self, seed: u64) -> u32 {
+        let (pairs, rest) = self.0.as_chunks::<2>();
+        let mut sum = 0u64;
+        for (i, [first, second]) in pairs.iter().enumerate() {
+            sum = sum.wrapping_add(lane(seed, i as u64, *first, *second));
+        }
+        if let [last] = rest {
+            sum = sum.wrapping_add(lane(seed, pairs.len() as u64, *last, 0));
+        }
+        finish(seed, sum)
+    }
+
+    #[inline(always)]
+    unsafe fn matches(self, at: *mut u8) -> bool {
+        let at = at.cast::<u64>();
+        let mut differ = 0;
+        for (i, word) in self.0.iter().enumerate() {
+            // SAFETY: by the contract `N` aligned words.
+            differ |= unsafe { AtomicU64::from_ptr(at.add(i)) }.load(Relaxed) ^ word;
+        }
+        differ == 0
+    }
+}
+
+impl<const N: usize> WordsKey<N> {
+    /// Of a key of at most 8 `N` bytes.
+    #[inline(always)]
+    pub(crate) fn load(key: &[u8]) -> WordsKey<N> {
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(key.chunks(8)) {
+            *word = padded(bytes);
+        }
+        WordsKey(words)
+    }
+}
+
 impl Key for BytesKey<'_> {
     #[inline]
     fn hash(self, seed: u64) -> u32 {
-        let chunks = self.0.chunks_exact(8);
-        let mut state = fold(seed ^ padded(chunks.remainder()), K0);
-        for chunk in chunks {
-            state = fold(state ^ padded(chunk), K1);
+        let mut sum = 0u64;
+        for (i, pair) in self.0.chunks(16).enumerate() {
+            let (first, second) = pair.split_at(pair.len().min(8));
+            let lane = lane(seed, i as u64, padded(first), padded(second));
+            sum = sum.wrapping_add(lane);
         }
-        mixed(fold(state, K0))
+        finish(seed, sum)
     }
 
     #[inline]

@@ -18,7 +18,7 @@ use crate::{Errno, MapParams, Progress, ValueRegion};
 use free::FreeElements;
 use hasher::KeyKind;
 pub(crate) use hasher::random_seed;
-pub(crate) use hasher::{BytesKey, Key, LongKey, PairKey, WordKey};
+pub(crate) use hasher::{BytesKey, Key, LongKey, PairKey, WordKey, WordsKey};
 use lru::{Lru, Node, Nodes};
 use table::{Elements, Place, Table};
 use write::Source;
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn patterned_keys_spread() {
         let n = 20_000u32;
-        for size in [4usize, 6, 8, 12, 13, 16, 20, 40] {
+        for size in [4usize, 6, 8, 12, 13, 16, 20, 24, 40] {
             for shift in [0, 8, 16] {
                 for at in [0, size - 4] {
                     // A fixed seed: with a drawn one, one run in a few hundred overflows.
