@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use super::node::{Inner, Kind, Ref};
+use super::top::Top;
 use super::{LpmTrie, Prefix};
 use crate::value::load;
 
@@ -37,32 +38,53 @@ impl LpmTrie {
         self.find_any(data)
     }
 
-    /// As [`LpmTrie::find`], for data of four bytes.
+    /// As [`LpmTrie::find`], for data of four bytes, as a big-endian number.
     ///
     /// # Safety
     /// The processor has these instructions.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "popcnt,lzcnt")]
-    pub(super) unsafe fn find_four(&self, data: &[u8; 4]) -> u32 {
-        self.walk::<4>(data)
+    pub(super) unsafe fn find_four_popcnt(&self, key: u32) -> u32 {
+        self.find_four(key)
+    }
+
+    /// Begins at the top, and takes the bytes from a register.
+    #[inline(always)]
+    fn find_four(&self, key: u32) -> u32 {
+        let top = Top(self.top.load(Acquire));
+        if !top.leads(key) {
+            return self.walk::<4>(&key.to_be_bytes(), Ref(self.root.load(Acquire)), 0);
+        }
+        let (mut at, mut depth) = (top.at(), top.depth());
+        while at.is_plain_dense() && depth < 4 {
+            let byte = (key >> (24 - 8 * depth)) as u8;
+            at = self.memory.node(at.index()).dense_child(byte);
+            depth += 1;
+        }
+        if depth == 4 && at.kind() == Kind::Element {
+            return at.index();
+        }
+        self.walk::<4>(&key.to_be_bytes(), at, depth as usize)
     }
 
     #[inline(always)]
     fn find_any(&self, data: &[u8]) -> u32 {
+        if let Ok(four) = data.try_into() {
+            return self.find_four(u32::from_be_bytes(four));
+        }
+        let root = Ref(self.root.load(Acquire));
         match data.len() {
-            4 => self.walk::<4>(data),
-            8 => self.walk::<8>(data),
-            16 => self.walk::<16>(data),
-            _ => self.walk::<0>(data),
+            8 => self.walk::<8>(data, root, 0),
+            16 => self.walk::<16>(data, root, 0),
+            _ => self.walk::<0>(data, root, 0),
         }
     }
 
     /// The element with the longest prefix of whole keys; 0 if none. `SIZE` is the
-    /// data size, 0 for any.
+    /// data size, 0 for any. Begins at `at`, with `depth` bytes behind it.
     #[inline(always)]
-    fn walk<const SIZE: usize>(&self, data: &[u8]) -> u32 {
-        let mut at = Ref(self.root.load(Acquire));
-        let (mut depth, mut best) = (0usize, 0u32);
+    fn walk<const SIZE: usize>(&self, data: &[u8], mut at: Ref, mut depth: usize) -> u32 {
+        let mut best = 0;
         loop {
             // Large nodes that say no more than their children: most steps in full tries.
             while at.is_plain_dense() {

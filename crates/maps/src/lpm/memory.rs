@@ -19,7 +19,7 @@ use crate::value::{load, store};
 const SLACK_BYTES: usize = 1 << 30;
 /// Indexes have 29 bits: the rest of a reference says what it refers to.
 const INDEX_BITS: u32 = 29;
-/// What leaves the trie is collected in batches of this size.
+/// What leaves the trie is collected in batches of about this size.
 const BATCH: usize = 64;
 
 /// The two regions.
@@ -231,6 +231,11 @@ impl Recycler {
 
     fn retire(&mut self, left: Left) {
         self.leaving.push(left);
+    }
+
+    /// To be called after a change, once nothing leads to what left: sends a batch into limbo
+    /// when it is full.
+    pub(super) fn settle(&mut self) {
         if self.leaving.len() < BATCH {
             return;
         }

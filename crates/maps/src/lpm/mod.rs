@@ -9,10 +9,11 @@ mod find;
 mod memory;
 mod node;
 mod order;
+mod top;
 mod write;
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::ops::{BatchOps, Ops};
@@ -28,6 +29,8 @@ use node::{Kind, Ref};
 pub struct LpmTrie {
     memory: Memory,
     root: AtomicU32,
+    /// A [`top::Top`].
+    top: AtomicU64,
     writer: Mutex<Writer>,
     max_entries: u32,
     #[cfg(target_arch = "x86_64")]
@@ -73,9 +76,11 @@ impl LpmTrie {
         let mut recycler = Recycler::new();
         let root = recycler.lines(&memory, 1)?;
         memory.node(root).init(0, &[], 0, 0);
+        let root = Ref::new(Kind::Small, root).0;
         Ok(LpmTrie {
             memory,
-            root: AtomicU32::new(Ref::new(Kind::Small, root).0),
+            root: AtomicU32::new(root),
+            top: AtomicU64::new(root.into()),
             writer: Mutex::new(Writer {
                 recycler,
                 entries: 0,
@@ -130,7 +135,7 @@ impl LpmTrie {
             return (element != 0).then(|| self.memory.value(element));
         }
         // SAFETY: `counts_bits` said so when this function was chosen.
-        let element = unsafe { self.find_four(data) };
+        let element = unsafe { self.find_four_popcnt(u32::from_be_bytes(*data)) };
         (element != 0).then(|| self.memory.value(element))
     }
 

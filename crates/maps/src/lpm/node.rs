@@ -203,8 +203,12 @@ impl<'a> Node<'a> {
 
     /// Whether the node's line says more than its children.
     pub(super) fn is_rich(self) -> bool {
-        let ends = self.own().load(Relaxed) | self.inner().load(Relaxed);
-        ends != 0 || self.depth_and_skip().1 != 0
+        self.has_ends() || self.depth_and_skip().1 != 0
+    }
+
+    /// Whether prefixes end at the node or inside its byte.
+    pub(super) fn has_ends(self) -> bool {
+        self.own().load(Relaxed) | self.inner().load(Relaxed) != 0
     }
 
     /// The slot of child `byte`, if there is one: a reference to load, or to store to.

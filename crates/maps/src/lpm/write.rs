@@ -22,6 +22,8 @@ impl LpmTrie {
         if done.is_err() {
             writer.recycler.unused_element(element);
         }
+        self.set_top();
+        writer.recycler.settle();
         done
     }
 
@@ -372,6 +374,8 @@ impl LpmTrie {
         writer.path.clear();
         let done = self.remove(writer, prefix);
         writer.path.clear();
+        self.set_top();
+        writer.recycler.settle();
         done
     }
 
