@@ -2,21 +2,17 @@
 //! seeded generator, this process as the current task, and trace lines collected.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bpfkit_runtime::{Clock, FixedHost, Host, Task};
+use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
 
 /// Trace lines kept for the report; the rest is counted.
 const KEPT_LINES: usize = 1000;
 
 /// This machine, seen from a program.
 pub struct MachineHost {
-    started: Instant,
-    /// Time since boot when `started` was taken.
-    uptime: Duration,
     fixed: FixedHost,
     frozen: bool,
     live: bool,
@@ -36,8 +32,6 @@ impl MachineHost {
         task.comm = [0; 16];
         task.comm[..6].copy_from_slice(b"bpfkit");
         MachineHost {
-            started: Instant::now(),
-            uptime: uptime().unwrap_or_default(),
             fixed: FixedHost {
                 time: AtomicU64::new(time.unwrap_or(0)),
                 seed: AtomicU64::new(seed),
@@ -63,27 +57,23 @@ impl MachineHost {
     }
 }
 
-fn uptime() -> Option<Duration> {
-    let text = fs::read_to_string("/proc/uptime").ok()?;
-    let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
 impl Host for MachineHost {
     fn now(&self, clock: Clock) -> u64 {
         if self.frozen {
             return self.fixed.now(clock);
         }
-        let time: Duration = match clock {
-            Clock::Realtime | Clock::Tai => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default(),
-            Clock::Monotonic | Clock::MonotonicCoarse | Clock::Boot => {
-                self.uptime + self.started.elapsed()
-            }
+        let time = match clock {
+            Clock::Monotonic => clock_gettime(ClockId::Monotonic),
+            Clock::MonotonicCoarse => clock_gettime(ClockId::MonotonicCoarse),
+            Clock::Boot => clock_gettime(ClockId::Boottime),
+            Clock::Realtime => clock_gettime(ClockId::Realtime),
+            Clock::Tai => clock_gettime_dynamic(DynamicClockId::Tai)
+                .unwrap_or_else(|_| clock_gettime(ClockId::Realtime)),
         };
         // Overflows in 584 years.
-        time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
+        (time.tv_sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(time.tv_nsec as u64)
     }
 
     fn random(&self) -> u32 {
