@@ -18,7 +18,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let file = Path::new(&file);
         let name = file.file_name().ok_or("not a file")?;
         let bytes = std::fs::read(file)?;
-        let Some(elf) = common::Elf::parse(&bytes) else { continue };
+        let Some(elf) = common::Elf::parse(&bytes) else {
+            continue;
+        };
         let section = |name| elf.section(name).unwrap_or(&[]);
         let types = [section(".BTF"), section(".BTF.ext")].concat();
         for (dir, seed) in [(&btf_dir, &types), (&object_dir, &bytes)] {

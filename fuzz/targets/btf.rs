@@ -16,7 +16,9 @@ fuzz_target!(|data: &[u8]| {
     // As the header says: 24 bytes or more, then types and strings.
     let end = |header: usize, start: usize| word(data, header).wrapping_add(word(data, start));
     let rest = (word(data, 4) as usize).saturating_add(end(16, 20) as usize);
-    let Some(Ok(ext)) = data.get(rest..).map(BtfExt::parse) else { return };
+    let Some(Ok(ext)) = data.get(rest..).map(BtfExt::parse) else {
+        return;
+    };
     // A section without records is refused, so there is nothing to read back then.
     if !ext.core_relo.is_empty() {
         let again = BtfExt::parse(&ext.to_bytes()).map(|e| e.core_relo);
@@ -26,7 +28,9 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn word(data: &[u8], at: usize) -> u32 {
-    data.get(at..).and_then(|d| d.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
+    data.get(at..)
+        .and_then(|d| d.first_chunk())
+        .map_or(0, |b| u32::from_le_bytes(*b))
 }
 
 fn ask(btf: &Btf) {
@@ -52,11 +56,18 @@ fn ask(btf: &Btf) {
 fn relocate(btf: &Btf, ext: &BtfExt) {
     let mut relocator = Relocator::new(btf, Some(btf), Vec::new());
     for relo in ext.core_relo.sections.iter().flat_map(|s| &s.records) {
-        let Ok(found) = relocator.resolve(relo) else { continue };
+        let Ok(found) = relocator.resolve(relo) else {
+            continue;
+        };
         let _ = relocator.describe(relo);
         for code in [0x18, 0x61, 0xb7] {
             let imm = found.original as i32;
-            let insn = RawInsn { code, off: imm as i16, imm, ..RawInsn::default() };
+            let insn = RawInsn {
+                code,
+                off: imm as i16,
+                imm,
+                ..RawInsn::default()
+            };
             let _ = found.patch(0, insn, Some(RawInsn::default()));
         }
     }

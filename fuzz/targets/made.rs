@@ -1,10 +1,12 @@
 //! Programs out of the fuzzer's bytes.
 
 use bpfkit_isa::Insn;
-use bpfkit_object::{MapDef, MapOrigin, Program};
-use bpfkit_runtime::raw_program;
-use bpfkit_spec::{MapType, ProgType};
+use bpfkit_object::{Program, raw_program};
+use bpfkit_spec::ProgType;
 
+#[path = "../../tests/programs/accepted.rs"]
+#[allow(dead_code, reason = "each target takes what it needs")]
+pub mod accepted;
 #[path = "../../tests/programs/random.rs"]
 #[allow(dead_code, reason = "each target takes what it needs")]
 pub mod random;
@@ -59,33 +61,4 @@ pub fn program(bytes: &mut Bytes<'_>, insns: Vec<Insn>) -> Program {
     }
     program.subprograms.sort_by_key(|s| s.start);
     program
-}
-
-fn map(map_type: MapType, sizes: [u32; 3]) -> MapDef {
-    MapDef {
-        name: "m".to_owned(),
-        map_type,
-        key_size: sizes[0],
-        value_size: sizes[1],
-        max_entries: sizes[2],
-        flags: 0,
-        extra: 0,
-        numa_node: 0,
-        pin_by_name: false,
-        autocreate: true,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: None,
-        slots: Vec::new(),
-        origin: MapOrigin::Btf,
-    }
-}
-
-/// An array, a hash map and a ring buffer.
-pub fn maps() -> Vec<MapDef> {
-    vec![
-        map(MapType::Array, [4, 48, 4]),
-        map(MapType::Hash, [8, 16, 4]),
-        map(MapType::Ringbuf, [0, 0, 4096]),
-    ]
 }

@@ -6,7 +6,9 @@ use bpfkit_object::{Linker, Object, Target};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(object) = Object::open("fuzz.bpf.o", data) else { return };
+    let Ok(object) = Object::open("fuzz.bpf.o", data) else {
+        return;
+    };
     let target = Target {
         kernel_btf: object.btf.as_deref(),
         kconfig: Some("CONFIG_HZ=250\nCONFIG_NAME=\"x\"\nCONFIG_BPF=y\n"),
@@ -16,7 +18,9 @@ fuzz_target!(|data: &[u8]| {
     for target in [&Target::default(), &target] {
         let mut linker = Linker::new(&object, target);
         for index in 0..object.programs.len() {
-            let Ok(program) = linker.link(index) else { continue };
+            let Ok(program) = linker.link(index) else {
+                continue;
+            };
             let len = program.insns.len() as u32;
             assert!(program.subprograms.iter().all(|s| s.start < len));
             assert!(program.refs.iter().all(|r| r.insn < len));

@@ -19,6 +19,6 @@ fuzz_target!(|data: &[u8]| {
     environment.privileged = bytes.below(4) != 0;
     environment.test_state_freq = bytes.below(4) == 1;
     environment.facts = true;
-    let verdict = verify(&program, &made::maps(), &environment);
+    let verdict = verify(&program, &made::accepted::maps(), &environment);
     assert!(verdict.stats.processed <= 1_000_001);
 });

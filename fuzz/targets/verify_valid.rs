@@ -20,12 +20,12 @@ fuzz_target!(|data: &[u8]| {
     environment.exact_numbers = bytes.below(4) == 1;
     environment.precision_early_stop = bytes.below(4) == 1;
     environment.facts = true;
-    let verdict = verify(&program, &made::maps(), &environment);
+    let verdict = verify(&program, &made::accepted::maps(), &environment);
     assert!(verdict.stats.processed <= 1_000_001);
     // The log of a long way would be gigabytes.
     if let (Err(rejection), true) = (&verdict.result, verdict.stats.processed < 1_000) {
         environment.log_level = 2;
-        let log = verify(&program, &made::maps(), &environment).log;
+        let log = verify(&program, &made::accepted::maps(), &environment).log;
         let _ = explain(&program, rejection, &log);
     }
 });

@@ -21,6 +21,14 @@ pub trait Choose {
 /// Xorshift, so that every run makes the same programs.
 pub struct Random(pub u64);
 
+impl Random {
+    /// Begins at a small number; those next to each other have nothing in common.
+    pub fn of(seed: u64) -> Random {
+        let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Random((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) | 1)
+    }
+}
+
 impl Choose for Random {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
@@ -38,7 +46,8 @@ pub fn noise(random: &mut impl Choose) -> Vec<Insn> {
         .collect()
 }
 
-fn value(random: &mut impl Choose) -> i32 {
+/// An immediate, often one where something changes.
+pub fn constant(random: &mut impl Choose) -> i32 {
     match random.below(4) {
         0 => random.next() as i32,
         1 => random.of(&[0, 1, -1, i32::MIN, i32::MAX, 8, -8, 63, 64, 255]),
@@ -60,7 +69,7 @@ pub fn likely(random: &mut impl Choose) -> Vec<Insn> {
             code: code::ALU64 | code::MOV | if random_source { code::X } else { 0 },
             dst: n,
             src: if random_source { 10 } else { 0 },
-            imm: if random_source { 0 } else { value(random) },
+            imm: if random_source { 0 } else { constant(random) },
             ..Insn::default()
         });
     }
@@ -69,7 +78,7 @@ pub fn likely(random: &mut impl Choose) -> Vec<Insn> {
             code: code::ST | code::MEM | code::DW,
             dst: 10,
             off: -8 * slot,
-            imm: value(random),
+            imm: constant(random),
             ..Insn::default()
         });
     }
@@ -130,7 +139,7 @@ fn one(random: &mut impl Choose) -> Insn {
     let (x, reg, imm) = if from_reg {
         (code::X, src, 0)
     } else {
-        (0, 0, value(random))
+        (0, 0, constant(random))
     };
     let insn = |code, dst, src, off, imm| Insn {
         code,
@@ -174,7 +183,7 @@ fn one(random: &mut impl Choose) -> Insn {
             let any = 1 + random.below(212) as i32;
             let id = random.of(&[7, 5, 8, any]);
             let pseudo = random.of(&[0, 0, 0, code::PSEUDO_CALL]);
-            let imm = if pseudo == 0 { id } else { value(random) };
+            let imm = if pseudo == 0 { id } else { constant(random) };
             insn(code::JMP | code::CALL, 0, pseudo, 0, imm)
         }
         _ => insn(

@@ -42,7 +42,7 @@ pub use error::{ErrorKind, ObjectError};
 pub use link::Linker;
 pub use model::{
     BtfAttach, Global, InsnRef, LineInfo, MapDef, MapOrigin, PoisonReason, Program, ProgramDecl,
-    RefTarget, SlotValue, Subprogram,
+    RefTarget, SlotValue, Subprogram, raw_program,
 };
 pub use object::Object;
 pub use target::{ModuleBtf, Target};

@@ -67,6 +67,37 @@ pub struct Program {
     pub kernel_version: u32,
 }
 
+/// A program of bare instructions, of no particular type.
+pub fn raw_program(name: &str, insns: Vec<Insn>) -> Program {
+    let own_insns = u32::try_from(insns.len()).unwrap_or(u32::MAX);
+    Program {
+        decl: ProgramDecl {
+            name: name.to_owned(),
+            section: String::new(),
+            prog_type: ProgType::Unspec,
+            attach_type: AttachType::CgroupInetIngress,
+            attach_target: None,
+            flags: 0,
+            autoload: true,
+            own_insns,
+        },
+        insns,
+        subprograms: vec![Subprogram {
+            name: name.to_owned(),
+            start: 0,
+            type_id: 0,
+            global: true,
+        }],
+        lines: Vec::new(),
+        refs: Vec::new(),
+        exception_callback: None,
+        attach: Ok(None),
+        btf: None,
+        license: "GPL".to_owned(),
+        kernel_version: 0,
+    }
+}
+
 /// `attach_btf_id` and its companions of `BPF_PROG_LOAD`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtfAttach {
@@ -224,6 +255,35 @@ pub struct MapDef {
     pub slots: Vec<(u32, SlotValue)>,
     /// Where the map comes from.
     pub origin: MapOrigin,
+}
+
+impl MapDef {
+    /// A map without flags and types, as if defined in `.maps`.
+    pub fn new(
+        name: impl Into<String>,
+        map_type: MapType,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+    ) -> MapDef {
+        MapDef {
+            name: name.into(),
+            map_type,
+            key_size,
+            value_size,
+            max_entries,
+            flags: 0,
+            extra: 0,
+            numa_node: 0,
+            pin_by_name: false,
+            autocreate: true,
+            key_type_id: 0,
+            value_type_id: 0,
+            inner: None,
+            slots: Vec::new(),
+            origin: MapOrigin::Btf,
+        }
+    }
 }
 
 /// A declared slot of a map of maps or a program array.

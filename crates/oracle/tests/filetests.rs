@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use bpfkit_isa::Insn;
 use bpfkit_isa::asm::{self, Resolver};
-use bpfkit_object::{Program, ProgramDecl};
+use bpfkit_object::{Program, raw_program};
 use bpfkit_oracle::{Kernel, LoadError, LoadOptions, OracleError, TestRun};
-use bpfkit_spec::{AttachType, ProgType, helper};
+use bpfkit_spec::{ProgType, helper};
 
 /// The kernel tells 32 bits of a return value; a syscall program writes all 64 into its
 /// context, so each program becomes a function of one that does.
@@ -39,27 +39,10 @@ impl Resolver for Helpers {
 }
 
 fn program(insns: Vec<Insn>) -> Program {
-    Program {
-        decl: ProgramDecl {
-            name: "filetest".to_owned(),
-            section: "syscall".to_owned(),
-            prog_type: ProgType::Syscall,
-            attach_type: AttachType::CgroupInetIngress,
-            attach_target: None,
-            flags: SLEEPABLE,
-            autoload: true,
-            own_insns: insns.len() as u32,
-        },
-        insns,
-        subprograms: Vec::new(),
-        lines: Vec::new(),
-        refs: Vec::new(),
-        btf: None,
-        license: "GPL".to_owned(),
-        kernel_version: 0,
-        exception_callback: None,
-        attach: Ok(None),
-    }
+    let mut program = raw_program("filetest", insns);
+    program.decl.prog_type = ProgType::Syscall;
+    program.decl.flags = SLEEPABLE;
+    program
 }
 
 /// R0 of a program, and how many of its bits the kernel told.

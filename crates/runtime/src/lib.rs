@@ -29,6 +29,7 @@ mod raw;
 mod resolve;
 mod vm;
 
+pub use bpfkit_object::raw_program;
 pub use engine::{
     Code, Context, Engine, Executable, Ksyms, LoadError, LoadErrorKind, LoadOptions, Local,
     Outcome, ProgramSlot, Redirect, Trusted,
@@ -42,5 +43,5 @@ pub use mapset::{MapOptions, MapSet, MapSetError, set_program};
 pub use memory::{Memory, Region, RegionKind};
 pub use observe::{Observer, Step};
 pub use packet::{PacketCode, PacketError, PacketProgram};
-pub use raw::{RawMemory, raw_program};
+pub use raw::RawMemory;
 pub use vm::{FRAME_BYTES, MAX_FRAMES, MAX_TAIL_CALLS, Vm};

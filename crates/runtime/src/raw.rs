@@ -1,10 +1,8 @@
-//! Programs and memory without an object or a context around them: conformance suites.
+//! Memory without an object or a context around them: conformance suites.
 
 use std::any::Any;
 
-use bpfkit_isa::Insn;
-use bpfkit_object::{Program, ProgramDecl, Subprogram};
-use bpfkit_spec::{AttachType, ProgType};
+use bpfkit_spec::ProgType;
 
 use crate::engine::Context;
 use crate::memory::{Memory, Region, RegionKind};
@@ -65,36 +63,5 @@ impl Context for RawMemory {
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
-    }
-}
-
-/// A program of bare instructions, of no particular type.
-pub fn raw_program(name: &str, insns: Vec<Insn>) -> Program {
-    let own_insns = u32::try_from(insns.len()).unwrap_or(u32::MAX);
-    Program {
-        decl: ProgramDecl {
-            name: name.to_owned(),
-            section: String::new(),
-            prog_type: ProgType::Unspec,
-            attach_type: AttachType::CgroupInetIngress,
-            attach_target: None,
-            flags: 0,
-            autoload: true,
-            own_insns,
-        },
-        insns,
-        subprograms: vec![Subprogram {
-            name: name.to_owned(),
-            start: 0,
-            type_id: 0,
-            global: true,
-        }],
-        lines: Vec::new(),
-        refs: Vec::new(),
-        exception_callback: None,
-        attach: Ok(None),
-        btf: None,
-        license: "GPL".to_owned(),
-        kernel_version: 0,
     }
 }

@@ -1,6 +1,6 @@
 //! Random programs come to the same on every way to interpret them.
 
-#[path = "../../../tests/random/programs.rs"]
+#[path = "../../../tests/programs/frames.rs"]
 mod random;
 
 use std::sync::Arc;

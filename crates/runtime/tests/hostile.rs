@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bpfkit_isa::table::{self, Field};
 use bpfkit_isa::{Insn, Op, code};
-use bpfkit_object::{InsnRef, MapDef, MapOrigin, RefTarget, Subprogram};
+use bpfkit_object::{InsnRef, MapDef, RefTarget, Subprogram};
 use bpfkit_runtime::context::Input;
 use bpfkit_runtime::{
     Code, Context, Engine, Interpreter, LoadErrorKind, LoadOptions, MapOptions, MapSet, RawMemory,
@@ -36,23 +36,13 @@ impl Random {
 }
 
 fn map(map_type: MapType, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
-    MapDef {
-        name: format!("{map_type}"),
+    MapDef::new(
+        format!("{map_type}"),
         map_type,
         key_size,
         value_size,
         max_entries,
-        flags: 0,
-        extra: 0,
-        numa_node: 0,
-        pin_by_name: false,
-        autocreate: true,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: None,
-        slots: Vec::new(),
-        origin: MapOrigin::Btf,
-    }
+    )
 }
 
 fn maps() -> Arc<MapSet> {

@@ -72,23 +72,7 @@ fn run(exec: &dyn Executable) -> Outcome {
 }
 
 fn map(map_type: MapType, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
-    MapDef {
-        name: "m".to_owned(),
-        map_type,
-        key_size,
-        value_size,
-        max_entries,
-        flags: 0,
-        extra: 0,
-        numa_node: 0,
-        pin_by_name: false,
-        autocreate: true,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: None,
-        slots: Vec::new(),
-        origin: MapOrigin::Btf,
-    }
+    MapDef::new("m", map_type, key_size, value_size, max_entries)
 }
 
 fn maps(defs: &[MapDef]) -> Arc<MapSet> {

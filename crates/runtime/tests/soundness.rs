@@ -1,6 +1,6 @@
-//! Accepted programs run in the interpreter while every register is compared with what the
-//! verifier says of it at that instruction, branches with the ways that they may go, keys of
-//! calls with the bytes passed; and none faults.
+//! Accepted programs run in the interpreter while every register and every stack slot is
+//! compared with what the verifier says of it at that instruction, branches with the ways that
+//! they may go, keys of calls with the bytes passed; and none faults.
 //!
 //! Each program is verified twice: as the kernel does, where states stand for others whose
 //! numbers did not matter, and with exact numbers, where every number that the verifier saw
@@ -10,12 +10,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bpfkit_btf::Btf;
-use bpfkit_isa::{Insn, Syntax, disasm};
-use bpfkit_object::{Linker, Object, Target};
-use bpfkit_runtime::context::Input;
+use bpfkit_isa::{Syntax, disasm};
+use bpfkit_object::{Linker, Object, Program, Target};
 use bpfkit_runtime::{MapOptions, MapSet, RawMemory, raw_program};
 use bpfkit_spec::ProgType;
 
+#[path = "../../../tests/programs/accepted.rs"]
+mod accepted;
 #[path = "../../../tests/filetests/parser.rs"]
 #[allow(dead_code, reason = "expectations belong to other tests")]
 mod parser;
@@ -25,60 +26,98 @@ mod random;
 #[path = "../../../tests/programs/watch.rs"]
 mod watch;
 
-use random::Choose;
-use watch::{Findings, is_unsound, watched, ways};
+use random::{Choose, Random};
+use watch::{Findings, watched, watched_on, ways};
 
-fn report(findings: &Mutex<Findings>, programs: usize, runs: usize) {
-    let findings = findings.lock().unwrap();
-    let (values, narrow) = (findings.values, findings.narrow);
-    println!(
-        "{programs} programs, {runs} runs, {values} values compared, {narrow} of them numbers"
-    );
-    assert!(findings.wrong.is_empty(), "{}", findings.wrong.join("\n"));
+/// How much was looked at.
+#[derive(Default)]
+struct Tally {
+    findings: Arc<Mutex<Findings>>,
+    programs: usize,
+    accepted: usize,
+    runs: usize,
+}
+
+impl Tally {
+    /// Counts a run, and says where it contradicted the verifier.
+    fn ran(&mut self, ran: bool, place: impl FnOnce() -> String) {
+        self.runs += usize::from(ran);
+        let wrong = &self.findings.lock().unwrap().wrong;
+        assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), place());
+    }
+
+    fn report(&self) {
+        let findings = self.findings.lock().unwrap();
+        println!(
+            "{} programs, {} accepted, {} runs; compared {} values, {} of them numbers, {} in slots",
+            self.programs,
+            self.accepted,
+            self.runs,
+            findings.values,
+            findings.narrow,
+            findings.slots
+        );
+    }
+}
+
+fn listing(program: &Program) -> String {
+    disasm::listing(&program.insns, Syntax::Kernel, &disasm::NoSymbols).to_string()
+}
+
+/// A number from the environment: `BPFKIT_SEED` is the first program's, `BPFKIT_PROGRAMS` how
+/// many programs of each generator are looked at.
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Looks at programs of one generator: each is run on several inputs.
+fn look_at(count: u64, make: impl Fn(&mut Random) -> Program) -> Tally {
+    let mut tally = Tally::default();
+    let defs = accepted::maps();
+    let first = setting("BPFKIT_SEED").unwrap_or(0);
+    for seed in first..first + setting("BPFKIT_PROGRAMS").unwrap_or(count) {
+        let mut random = Random::of(seed);
+        let program = Arc::new(make(&mut random));
+        let facts = ways(&program, &defs, None);
+        tally.programs += 1;
+        tally.accepted += usize::from(!facts.is_empty());
+        for facts in &facts {
+            for _ in 0..3 {
+                let maps = MapSet::new(&defs, &MapOptions::default()).unwrap();
+                let packet = accepted::fill(&mut random, &maps);
+                let outcome = watched_on(&program, facts, &maps, &packet, &tally.findings);
+                let place = || format!("program {seed} (BPFKIT_SEED):\n{}", listing(&program));
+                tally.ran(outcome.is_some(), place);
+            }
+        }
+    }
+    tally.report();
+    tally
 }
 
 #[test]
 fn random_programs_do_as_the_verifier_says() {
-    let mut random = random::Random(0x5eed_0f50_00d5_eed1);
-    let findings = Arc::new(Mutex::new(Findings::default()));
-    let (mut accepted, mut runs) = (0, 0);
-    for _ in 0..8_000 {
-        let mut program = raw_program("main", random::likely(&mut random));
+    let tally = look_at(4_000, |random| {
+        let mut program = raw_program("main", random::likely(random));
         program.decl.prog_type = ProgType::SchedCls;
-        let facts = ways(&program, &[], None);
-        accepted += usize::from(!facts.is_empty());
-        let program = Arc::new(program);
-        for facts in &facts {
-            for _ in 0..3 {
-                let packet: Vec<u8> = (0..64).map(|_| random.next() as u8).collect();
-                let mut input = Input::packet(ProgType::SchedCls, &packet).unwrap();
-                let maps = MapSet::empty();
-                let before = findings.lock().unwrap().wrong.len();
-                let outcome = watched(&program, facts, &[], &maps, &mut input, &findings);
-                let Some(outcome) = outcome else { continue };
-                runs += 1;
-                let unsound = is_unsound(&outcome, &program, facts);
-                let mut findings = findings.lock().unwrap();
-                findings.wrong.extend(unsound);
-                if findings.wrong.len() > before {
-                    let text = listing(&program.insns);
-                    findings.wrong.push(text);
-                }
-            }
-        }
-    }
-    assert!(accepted > 50, "{accepted} accepted");
-    report(&findings, accepted, runs);
+        program
+    });
+    assert!(tally.accepted > 20, "{} accepted", tally.accepted);
 }
 
-fn listing(insns: &[Insn]) -> String {
-    disasm::listing(insns, Syntax::Kernel, &disasm::NoSymbols).to_string()
+#[test]
+fn programs_that_know_much_do_as_the_verifier_says() {
+    let tally = look_at(400, accepted::accepted);
+    assert!(
+        tally.accepted * 2 > tally.programs,
+        "{} accepted",
+        tally.accepted
+    );
 }
 
 #[test]
 fn filetests_do_as_the_verifier_says() {
-    let findings = Arc::new(Mutex::new(Findings::default()));
-    let (mut accepted, mut runs) = (0, 0);
+    let mut tally = Tally::default();
     for file in parser::files("run").unwrap() {
         for case in &file.cases {
             for row in case.rows.iter().filter(|row| row.data().is_none()) {
@@ -88,22 +127,21 @@ fn filetests_do_as_the_verifier_says() {
                 let mut program = raw_program(&case.title, assembled.insns);
                 program.decl.prog_type = ProgType::SocketFilter;
                 let facts = ways(&program, &[], None);
-                accepted += usize::from(!facts.is_empty());
+                tally.programs += 1;
+                tally.accepted += usize::from(!facts.is_empty());
                 let program = Arc::new(program);
                 for facts in &facts {
                     let mut memory = RawMemory::default();
+                    let findings = &tally.findings;
                     let maps = MapSet::empty();
-                    let outcome = watched(&program, facts, &[], &maps, &mut memory, &findings);
-                    let Some(outcome) = outcome else { continue };
-                    runs += 1;
-                    let unsound = is_unsound(&outcome, &program, facts);
-                    findings.lock().unwrap().wrong.extend(unsound);
+                    let outcome = watched(&program, facts, &maps, &mut memory, None, findings);
+                    tally.ran(outcome.is_some(), || case.title.clone());
                 }
             }
         }
     }
-    assert!(accepted > 100, "{accepted} accepted");
-    report(&findings, accepted, runs);
+    tally.report();
+    assert!(tally.accepted > 100, "{} accepted", tally.accepted);
 }
 
 /// Program types that run on packets.
@@ -125,9 +163,8 @@ fn selftests_do_as_the_verifier_says() {
     let kernel = kernel.and_then(|bytes| Btf::parse(&bytes).ok());
     let mut paths: Vec<_> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
     paths.sort();
-    let mut random = random::Random(0x0b5e_55ed_ca5e_d001);
-    let findings = Arc::new(Mutex::new(Findings::default()));
-    let (mut accepted, mut runs) = (0, 0);
+    let mut random = Random::of(1);
+    let mut tally = Tally::default();
     // Every third: with all of them this test takes too long for every day.
     for path in paths.iter().step_by(stride()) {
         let Ok(bytes) = std::fs::read(path) else {
@@ -152,7 +189,8 @@ fn selftests_do_as_the_verifier_says() {
             };
             let defs = linker.maps();
             let facts = ways(&program, &defs, kernel.as_ref());
-            accepted += usize::from(!facts.is_empty());
+            tally.programs += 1;
+            tally.accepted += usize::from(!facts.is_empty());
             let program = Arc::new(program);
             for facts in &facts {
                 let Ok(maps) = MapSet::new(&defs, &MapOptions::default()) else {
@@ -160,25 +198,15 @@ fn selftests_do_as_the_verifier_says() {
                 };
                 for size in [64, 200] {
                     let packet: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
-                    let Ok(mut input) = Input::packet(program.decl.prog_type, &packet) else {
-                        continue;
-                    };
-                    let before = findings.lock().unwrap().wrong.len();
-                    let outcome = watched(&program, facts, &defs, &maps, &mut input, &findings);
-                    let Some(outcome) = outcome else { continue };
-                    runs += 1;
-                    let unsound = is_unsound(&outcome, &program, facts);
-                    let mut findings = findings.lock().unwrap();
-                    findings.wrong.extend(unsound);
-                    if findings.wrong.len() > before {
-                        let text = format!("  in {name}/{}", program.decl.name);
-                        findings.wrong.push(text);
-                    }
+                    let outcome = watched_on(&program, facts, &maps, &packet, &tally.findings);
+                    tally.ran(outcome.is_some(), || {
+                        format!("{name}/{}", program.decl.name)
+                    });
                 }
             }
         }
     }
-    report(&findings, accepted, runs);
+    tally.report();
 }
 
 /// `BPFKIT_ALL=1` looks at every object of the corpus.

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 #[path = "clock/mod.rs"]
 mod clock;
+#[path = "../tests/common/mod.rs"]
+mod common;
 
 use clock::cpu_time;
 
 use bpfkit_isa::Insn;
-use bpfkit_isa::asm::{self, MapRef, Resolver};
-use bpfkit_object::{MapDef, MapOrigin, Program, ProgramDecl, Subprogram};
-use bpfkit_spec::{AttachType, MapType, ProgType};
+use bpfkit_object::Program;
+use bpfkit_spec::ProgType;
 use bpfkit_verifier::{Environment, Rewritten, verify};
 
 /// One round of the unrolled loop, 16 slots.
@@ -37,71 +38,13 @@ const ROUND: &str = "
     r8 &= 15
 ";
 
-struct Names;
-
-impl Resolver for Names {
-    fn helper(&self, name: &str) -> Option<i32> {
-        i32::try_from(bpfkit_spec::helper::by_name(name)?.id).ok()
-    }
-
-    fn map(&self, _: &str) -> Option<MapRef> {
-        Some(MapRef::Index(0))
-    }
-}
-
-fn program(slots: usize) -> Result<Program, Box<dyn std::error::Error>> {
+fn program(slots: usize) -> Program {
     let mut text = "r7 = 1000\nr8 = 77\n".to_owned();
     for _ in 0..slots / 16 {
         text += ROUND;
     }
     text += "r0 = 0\nexit\n";
-    let insns = asm::assemble_with(&text, &Names)?.insns;
-    Ok(Program {
-        decl: ProgramDecl {
-            name: "unrolled".to_owned(),
-            section: String::new(),
-            prog_type: ProgType::RawTracepoint,
-            attach_type: AttachType::CgroupInetIngress,
-            attach_target: None,
-            flags: 0,
-            autoload: true,
-            own_insns: insns.len() as u32,
-        },
-        subprograms: vec![Subprogram {
-            name: "unrolled".to_owned(),
-            start: 0,
-            type_id: 0,
-            global: true,
-        }],
-        insns,
-        lines: Vec::new(),
-        refs: Vec::new(),
-        exception_callback: None,
-        attach: Ok(None),
-        btf: None,
-        license: "GPL".to_owned(),
-        kernel_version: 0,
-    })
-}
-
-fn map() -> MapDef {
-    MapDef {
-        name: "values".to_owned(),
-        map_type: MapType::Hash,
-        key_size: 4,
-        value_size: 8,
-        max_entries: 16,
-        flags: 0,
-        extra: 0,
-        numa_node: 0,
-        pin_by_name: false,
-        autocreate: true,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: None,
-        slots: Vec::new(),
-        origin: MapOrigin::Btf,
-    }
+    common::program(ProgType::RawTracepoint, common::assemble(&text))
 }
 
 /// The same patches, each moving everything behind it and adjusting every jump.
@@ -152,8 +95,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("| instructions | rewritten | one pass | one patch at a time | ratio |");
     println!("| --- | --- | --- | --- | --- |");
     for slots in sizes {
-        let program = program(slots)?;
-        let maps = [map()];
+        let program = program(slots);
+        let maps = common::maps();
         let mut best = [Duration::MAX; 3];
         let mut out = None;
         for _ in 0..9 {

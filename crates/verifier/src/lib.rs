@@ -49,7 +49,7 @@ pub use env::{
     DEFAULT_LOG_SIZE, Environment, ExtensionTarget, Rejection, Stats, Symbols, Verdict, Verified,
 };
 pub use explain::{Crowd, Explanation, Place, Step, explain};
-pub use facts::{Branch, CallFact, Facts, Home, Pointer, Value};
+pub use facts::{Branch, CallFact, Facts, Home, Pointer, SlotValue, Value};
 pub use fail::Errno;
 pub use range::Range;
 pub use reg::{Base, BtfOf, RegType};

@@ -55,7 +55,7 @@ fn run(random: &mut Random, insns: Vec<Insn>) -> bool {
 
 #[test]
 fn noise_is_refused() {
-    let mut random = Random(0x1234_5678_9abc_def1);
+    let mut random = Random::of(1);
     for _ in 0..5_000 {
         let insns = noise(&mut random);
         run(&mut random, insns);
@@ -64,7 +64,7 @@ fn noise_is_refused() {
 
 #[test]
 fn likely_programs_end() {
-    let mut random = Random(0x0ddb_a110_ddba_1100);
+    let mut random = Random::of(2);
     let mut accepted = 0;
     for _ in 0..20_000 {
         let insns = likely(&mut random);

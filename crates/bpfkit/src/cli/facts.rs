@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bpfkit_object::{MapDef, Program};
-use bpfkit_verifier::{Branch, BtfOf, CallFact, Facts, Home, Pointer, Range, Value};
+use bpfkit_verifier::{Branch, BtfOf, CallFact, Facts, Home, Pointer, Range, SlotValue, Value};
 use serde::Serialize;
 
 /// What is known about a program.
@@ -31,10 +31,23 @@ struct Instruction {
     live_slots: Vec<i32>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     values: BTreeMap<String, Known>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    slots: BTreeMap<String, Slot>,
     #[serde(skip_serializing_if = "Option::is_none")]
     branch: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     call: Option<Call>,
+}
+
+#[derive(Serialize)]
+struct Slot {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spilled: Option<Known>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    width: Option<u8>,
+    /// Numbers of the zero bytes, from the lowest address.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    zeros: Vec<u8>,
 }
 
 /// Numbers are hexadecimal text: JSON's are too narrow.
@@ -128,6 +141,12 @@ impl Instruction {
             values: (0..11)
                 .filter_map(|n| Some((format!("r{n}"), known(facts.value(at, n), maps)?)))
                 .collect(),
+            slots: (0..64)
+                .filter_map(|n| {
+                    let offset = 8 * (u16::from(n) + 1);
+                    Some((format!("fp-{offset}"), slot(facts.slot(at, n), maps)?))
+                })
+                .collect(),
             branch: match facts.branch(at) {
                 Branch::Unknown => None,
                 Branch::Always => Some("always"),
@@ -162,6 +181,16 @@ fn known(value: Value, maps: &[MapDef]) -> Option<Known> {
         Value::Number(range) => Some(number(&range)),
         Value::Pointer(p) => Some(pointer(&p, maps)),
     }
+}
+
+fn slot(value: SlotValue, maps: &[MapDef]) -> Option<Slot> {
+    let zeros: Vec<u8> = (0..8).filter(|n| value.zeros & (1 << n) != 0).collect();
+    let spilled = known(value.spilled, maps);
+    (spilled.is_some() || !zeros.is_empty()).then_some(Slot {
+        width: spilled.is_some().then_some(value.width),
+        spilled,
+        zeros,
+    })
 }
 
 fn number(range: &Range) -> Known {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bpfkit_isa::asm::{self, MapRef, Resolver};
 use bpfkit_jit::{CodeMemory, Features, Jit, Rules};
-use bpfkit_object::{MapDef, MapOrigin, Program};
+use bpfkit_object::{MapDef, Program};
 use bpfkit_runtime::{Code, Engine, Executable, LoadOptions, MapSet, Trusted, raw_program};
 use bpfkit_spec::MapType;
 
@@ -34,23 +34,7 @@ pub fn assemble(name: &str, text: &str) -> Program {
 
 /// A map with 8 elements whose keys are 32 bits.
 pub fn map(map_type: MapType, value_size: u32) -> MapDef {
-    MapDef {
-        name: "m".to_owned(),
-        map_type,
-        key_size: 4,
-        value_size,
-        max_entries: 8,
-        flags: 0,
-        extra: 0,
-        numa_node: 0,
-        pin_by_name: false,
-        autocreate: true,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: None,
-        slots: Vec::new(),
-        origin: MapOrigin::Btf,
-    }
+    MapDef::new("m", map_type, 4, value_size, 8)
 }
 
 /// A compiler with code memory of its own: QEMU before 8.1 does not see that space mapped

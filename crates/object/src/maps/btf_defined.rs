@@ -163,22 +163,16 @@ impl Fields {
             Some(inner) => Some(Box::new(inner.into_map(&format!("{name}.inner"))?)),
             None => None,
         };
+        let entries = ring_buffer_size(map_type, self.max_entries);
         Ok(MapDef {
-            name: name.to_owned(),
-            map_type,
-            key_size: self.key_size,
-            value_size: self.value_size,
-            max_entries: ring_buffer_size(map_type, self.max_entries),
             flags: self.map_flags,
             extra: self.map_extra,
             numa_node: self.numa_node,
             pin_by_name: self.pinning == 1,
-            autocreate: true,
             key_type_id: self.key_type_id,
             value_type_id: self.value_type_id,
             inner,
-            slots: Vec::new(),
-            origin: MapOrigin::Btf,
+            ..MapDef::new(name, map_type, self.key_size, self.value_size, entries)
         })
     }
 

@@ -62,22 +62,14 @@ pub(super) fn collect(source: &Source<'_>, maps: &mut Maps) -> Result<(), Object
             .btf
             .and_then(|btf| annotated_types(btf, name))
             .unwrap_or((0, 0));
+        let entries = ring_buffer_size(map_type, field(3));
         let def = MapDef {
-            name: name.to_owned(),
-            map_type,
-            key_size: field(1),
-            value_size: field(2),
-            max_entries: ring_buffer_size(map_type, field(3)),
             flags: field(4),
-            extra: 0,
-            numa_node: 0,
             pin_by_name: field(6) == PIN_GLOBAL,
-            autocreate: true,
             key_type_id,
             value_type_id,
-            inner: None,
-            slots: Vec::new(),
             origin: MapOrigin::Legacy,
+            ..MapDef::new(name, map_type, field(1), field(2), entries)
         };
         let site = Site {
             section: index,

@@ -105,21 +105,8 @@ impl Maps {
 /// A map of one `u32` key and one value, which libbpf makes of a section or a variable.
 fn single(name: String, map_type: MapType, value_size: u32, origin: MapOrigin) -> MapDef {
     MapDef {
-        name,
-        map_type,
-        key_size: 4,
-        value_size,
-        max_entries: 1,
-        flags: 0,
-        extra: 0,
-        numa_node: 0,
-        pin_by_name: false,
-        autocreate: true,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: None,
-        slots: Vec::new(),
         origin,
+        ..MapDef::new(name, map_type, 4, value_size, 1)
     }
 }
 

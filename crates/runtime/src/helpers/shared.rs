@@ -153,7 +153,6 @@ mod tests {
     use super::*;
     use crate::mapset::{MapOptions, MapSet};
     use bpfkit_btf::{BtfBuilder, IntEncoding, MemberDef};
-    use bpfkit_object::MapOrigin;
     use bpfkit_spec::MapType;
 
     /// `struct value { __u64 plain; struct bpf_timer timer; struct object __kptr *kept; }`
@@ -181,21 +180,8 @@ mod tests {
         ];
         let value = btf.structure("value", 32, &value);
         let def = MapDef {
-            name: "values".to_owned(),
-            map_type: MapType::Array,
-            key_size: 4,
-            value_size: 32,
-            max_entries: 1,
-            flags: 0,
-            extra: 0,
-            numa_node: 0,
-            pin_by_name: false,
-            autocreate: true,
-            key_type_id: 0,
             value_type_id: value,
-            inner: None,
-            slots: Vec::new(),
-            origin: MapOrigin::Btf,
+            ..MapDef::new("values", MapType::Array, 4, 32, 1)
         };
         (btf.build().unwrap(), def)
     }

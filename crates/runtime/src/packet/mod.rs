@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bpfkit_isa::Insn;
 use bpfkit_object::Program;
 
-use crate::raw::raw_program;
+use bpfkit_object::raw_program;
 
 /// What a filter can learn besides the packet: a word for each `SKF_AD_*` offset, in their
 /// order. The default is a packet of which nothing is known.

@@ -5,6 +5,7 @@ use bpfkit_spec::helper::{ArgKind, Proto};
 use rustc_hash::FxHashMap;
 
 use super::pointer::Pointer;
+use super::slot::SeenSlots;
 use super::{Branch, CallFact};
 use crate::args::CallInfo;
 use crate::checker::Checker;
@@ -41,6 +42,8 @@ pub(crate) struct Gatherer {
     ways: Vec<u8>,
     /// The numbers of states hold for all that they stand for.
     exact: bool,
+    /// With exact numbers, what slots held.
+    pub(super) slots: SeenSlots,
     pub calls: FxHashMap<u32, CallFact>,
 }
 
@@ -59,11 +62,15 @@ impl Gatherer {
             calls: FxHashMap::default(),
             reads,
             exact,
+            slots: SeenSlots::default(),
         }
     }
 
     /// An instruction is about to be walked.
     pub fn before(&mut self, insn: u32, frame: &Frame) {
+        if self.exact {
+            self.slots.before(insn, frame);
+        }
         let mut mask = self.reads[insn as usize];
         let mut at = self.first[insn as usize] as usize;
         while mask != 0 {

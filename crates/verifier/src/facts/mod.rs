@@ -2,10 +2,12 @@
 
 mod gather;
 mod pointer;
+mod slot;
 mod values;
 
 pub(crate) use gather::Gatherer;
 pub use pointer::{Home, Pointer};
+pub use slot::SlotValue;
 
 use rustc_hash::FxHashMap;
 
@@ -34,6 +36,7 @@ const REGS: usize = 11;
 /// }
 /// let zero_extended = facts.upper_half_zero(insn, 2);
 /// let dead_code_follows = facts.branch(insn) == Branch::Always;
+/// let spilled = facts.slot(insn, 0).spilled; // at fp-8
 /// let map = facts.call(insn).and_then(|call| call.map);
 /// # }
 /// ```
@@ -60,6 +63,7 @@ struct Known {
     branches: Vec<Branch>,
     calls: FxHashMap<u32, CallFact>,
     live_slots: Vec<u64>,
+    slots: slot::SlotTable,
 }
 
 /// What a register holds.
@@ -183,6 +187,13 @@ impl Facts {
             .and_then(|k| k.live_slots.get(insn as usize).copied())
             .unwrap_or(u64::MAX)
     }
+
+    /// What the eight bytes at `fp - 8 * (slot + 1)` of the current function's frame hold
+    /// before an instruction, if they may be read there or later.
+    pub fn slot(&self, insn: u32, slot: u8) -> SlotValue {
+        let known = self.values.as_deref();
+        known.map_or(SlotValue::UNKNOWN, |k| k.slots.get(insn, slot))
+    }
 }
 
 impl Checker<'_> {
@@ -198,13 +209,14 @@ impl Checker<'_> {
         let values = self.gatherer.take().filter(|_| self.env.facts);
         let values = values.map(|gathered| {
             let live_slots = self.live.own_slots(reachable.len());
-            let (rows, table) = values::find(self, &gathered);
+            let (rows, table, slots) = values::find(self, &gathered, &live_slots);
             Box::new(Known {
                 rows,
                 table,
                 branches: gathered.branches(),
                 calls: gathered.calls,
                 live_slots,
+                slots,
             })
         });
         Facts {

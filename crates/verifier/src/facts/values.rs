@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::gather::{Gatherer, Seen};
 use super::pointer::Pointer;
+use super::slot::{SlotTable, SlotValue, Slots};
 use super::{REGS, Value};
 use crate::arith::{self, Compare};
 use crate::checker::{Checker, is_call, is_helper_call};
@@ -50,7 +51,7 @@ struct Values {
 }
 
 impl Value {
-    fn join(&self, other: &Value) -> Value {
+    pub(super) fn join(&self, other: &Value) -> Value {
         match (self, other) {
             (Value::Number(a), Value::Number(b)) => Value::Number(a.join(b)),
             (Value::Pointer(a), Value::Pointer(b)) => {
@@ -119,6 +120,20 @@ impl Values {
     fn slot(&self, off: i64) -> Value {
         let found = self.slots.iter().find(|s| i64::from(s.0) == off);
         found.map_or(Value::Unknown, |s| s.1)
+    }
+
+    /// The slots of a mask by number, after `sharpen` added to them.
+    fn live_slots(&self, mask: u64, sharpen: impl FnOnce(&mut Slots)) -> Slots {
+        let number = |off: i16| u8::try_from(-i32::from(off) / 8 - 1).ok();
+        let slots = self.slots.iter().rev();
+        let mut slots: Slots = slots
+            .filter_map(|(off, value)| Some((number(*off)?, SlotValue::whole(*value))))
+            .collect();
+        sharpen(&mut slots);
+        slots.retain(|(at, value)| {
+            *value != SlotValue::UNKNOWN && mask.checked_shr((*at).into()).unwrap_or(0) & 1 != 0
+        });
+        slots
     }
 
     fn set(&mut self, reg: u8, value: Value) {
@@ -208,11 +223,16 @@ struct Analysis<'a, 'c> {
     callers: Vec<Vec<u32>>,
 }
 
-/// What each register holds before each instruction: indices in the list of values.
-pub(super) fn find(checker: &Checker<'_>, gathered: &Gatherer) -> (Vec<[u32; REGS]>, Vec<Value>) {
+/// What each register holds before each instruction, as indices in a list of values, and what
+/// each of the slots that are live there does.
+pub(super) fn find(
+    checker: &Checker<'_>,
+    gathered: &Gatherer,
+    live_slots: &[u64],
+) -> (Vec<[u32; REGS]>, Vec<Value>, SlotTable) {
     let mut analysis = Analysis::new(checker, gathered);
     analysis.run();
-    analysis.rows()
+    analysis.rows(live_slots)
 }
 
 impl<'a, 'c> Analysis<'a, 'c> {
@@ -514,16 +534,24 @@ impl<'a, 'c> Analysis<'a, 'c> {
     }
 
     /// The result, by walking each block once more.
-    fn rows(mut self) -> (Vec<[u32; REGS]>, Vec<Value>) {
+    fn rows(mut self, live_slots: &[u64]) -> (Vec<[u32; REGS]>, Vec<Value>, SlotTable) {
         let len = self.checker.insns.len();
         let mut rows = vec![[0; REGS]; len];
         let mut table = vec![Value::Unknown];
+        let mut slots = SlotTable::new(len);
+        let gathered = self.gathered;
         let mut index: FxHashMap<Value, u32> = FxHashMap::default();
         let starts: Vec<u32> = self.blocks.keys().copied().collect();
         for start in starts {
             let values = self.blocks[&start].0.clone();
             let checker = self.checker;
             self.block(start, values, |at, values| {
+                slots.set(
+                    at,
+                    values.live_slots(live_slots[at as usize], |known| {
+                        gathered.slots.sharpen(at, known);
+                    }),
+                );
                 let live = checker.aux[at as usize].live;
                 for n in (0..REGS).filter(|n| live & (1 << n) != 0) {
                     let value = values.regs[n];
@@ -538,7 +566,7 @@ impl<'a, 'c> Analysis<'a, 'c> {
                 }
             });
         }
-        (rows, table)
+        (rows, table, slots)
     }
 }
 

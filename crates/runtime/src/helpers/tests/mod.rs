@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bpfkit_isa::asm;
 use bpfkit_maps::Errno;
-use bpfkit_object::{MapDef, MapOrigin, Subprogram};
+use bpfkit_object::{MapDef, Subprogram};
 use bpfkit_spec::{MapType, ProgType};
 
 use super::functions;
@@ -24,8 +24,8 @@ use crate::fault::{FaultKind, Trap, TrapKind};
 use crate::host::FixedHost;
 use crate::interp::Interpreter;
 use crate::mapset::{MapOptions, MapSet};
-use crate::raw::raw_program;
 use crate::vm::{FRAME_BYTES, Vm};
+use bpfkit_object::raw_program;
 
 /// A machine with maps and a context, in which a test plays the program.
 pub(super) struct Rig {
@@ -38,23 +38,13 @@ pub(super) struct Rig {
 
 /// A map of the rig.
 pub(super) fn map(map_type: MapType, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
-    MapDef {
-        name: format!("{map_type:?}"),
+    MapDef::new(
+        format!("{map_type:?}"),
         map_type,
         key_size,
         value_size,
         max_entries,
-        flags: 0,
-        extra: 0,
-        numa_node: 0,
-        pin_by_name: false,
-        autocreate: true,
-        key_type_id: 0,
-        value_type_id: 0,
-        inner: None,
-        slots: Vec::new(),
-        origin: MapOrigin::Btf,
-    }
+    )
 }
 
 /// The rig's program: callbacks for helpers that take one.

@@ -1,0 +1,865 @@
+//! Programs made up at random that the verifier mostly accepts and that leave it much to know:
+//! numbers from maps, packets, contexts and helpers go through arithmetic of every kind, are
+//! bounded by comparisons, spilled and filled again, and decide which bytes are accessed.
+//!
+//! A program keeps to a plan, so that most are accepted: R6 holds the context, R7 a map value,
+//! R8 a packet whose first [`PACKET`] bytes may be accessed; the others hold numbers, as do the
+//! eight stack slots below the frame pointer; below these lie slots for pointers. Whatever
+//! happens, a program ends by writing all its numbers into the map value, so that none is dead
+//! and engines can be compared by what they leave behind.
+
+use bpfkit_isa::{AluOp, AtomicOp, Call, Cond, Imm64, Insn, Op, Operand, Reg, Size, Swap, Width};
+use bpfkit_object::{MapDef, Program, Subprogram, raw_program};
+use bpfkit_runtime::MapSet;
+use bpfkit_spec::{MapType, ProgType};
+
+use super::random::{Choose, constant};
+
+/// Bytes of a value of the first map.
+const VALUE: i32 = 64;
+/// Bytes of the packet that are known to be there.
+const PACKET: i32 = 32;
+/// Slots of numbers.
+const SLOTS: i16 = 8;
+/// Most ways through a program, as a power of two: the verifier walks them all.
+const FORKS: u32 = 7;
+
+/// An array, a hash map and a ring buffer.
+pub fn maps() -> Vec<MapDef> {
+    vec![
+        MapDef::new("array", MapType::Array, 4, VALUE as u32, 4),
+        MapDef::new("hash", MapType::Hash, 8, 16, 4),
+        MapDef::new("ring", MapType::Ringbuf, 0, 0, 4096),
+    ]
+}
+
+/// Fills the array, and makes a packet.
+pub fn fill(random: &mut impl Choose, maps: &MapSet) -> Vec<u8> {
+    let mut bytes = |len: i32| -> Vec<u8> {
+        let words = (0..len / 8).flat_map(|_| number(random).to_le_bytes());
+        words.collect()
+    };
+    for key in 0..4u32 {
+        let value = bytes(VALUE);
+        if let Some(array) = maps.get(0) {
+            let _ = array.write(&key.to_ne_bytes(), &value, 0);
+        }
+    }
+    bytes(2 * PACKET)
+}
+
+/// A number, often one where something changes.
+fn number(random: &mut impl Choose) -> u64 {
+    let corner = [0, 1, 7, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff];
+    let wide = [
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_ffff,
+        1 << 32,
+        i64::MAX as u64,
+        1 << 63,
+    ];
+    let value = match random.below(6) {
+        0 => random.of(&corner),
+        1 => random.of(&wide),
+        2 => random.below(64) as u64,
+        _ => random.next(),
+    };
+    match random.below(4) {
+        0 => value.wrapping_neg(),
+        _ => value,
+    }
+}
+
+/// A program for [`maps`], of a type that runs on packets.
+pub fn accepted(random: &mut impl Choose) -> Program {
+    let mut build = Build {
+        insns: Vec::new(),
+        random,
+        free: Vec::new(),
+        has_context: true,
+        calls: Vec::new(),
+        outs: Vec::new(),
+        forks: FORKS,
+        times: 1,
+    };
+    build.main();
+    let mut starts = Vec::new();
+    for _ in 0..build.calls.len().min(2) {
+        starts.push(build.insns.len());
+        build.subprogram();
+    }
+    for (n, &call) in build.calls.iter().enumerate() {
+        build.insns[call].imm = (starts[n % 2 % starts.len()] - call - 1) as i32;
+    }
+    let mut program = raw_program("main", build.insns);
+    program.decl.prog_type = ProgType::SchedCls;
+    program
+        .subprograms
+        .extend(starts.iter().map(|&start| Subprogram {
+            name: format!("sub{start}"),
+            start: start as u32,
+            type_id: 0,
+            global: false,
+        }));
+    program
+}
+
+const CTX: Reg = Reg::R6;
+const MAP_VALUE: Reg = Reg::R7;
+const DATA: Reg = Reg::R8;
+const FP: Reg = Reg::R10;
+
+use Operand::{Imm, Reg as Of};
+use Width::{W32, W64};
+
+/// A program under construction.
+struct Build<'a, R> {
+    insns: Vec<Insn>,
+    random: &'a mut R,
+    /// Registers that hold numbers and may be written.
+    free: Vec<Reg>,
+    /// Whether R6 and R8 are the context and the packet.
+    has_context: bool,
+    /// Calls of subprograms.
+    calls: Vec<usize>,
+    /// Jumps to the end of the function.
+    outs: Vec<usize>,
+    /// How often ways may still part.
+    forks: u32,
+    /// How often the loops around are passed.
+    times: u32,
+}
+
+impl<R: Choose> Build<'_, R> {
+    fn push(&mut self, op: Op) -> usize {
+        let at = self.insns.len();
+        let (first, second) = op.encode();
+        self.insns.push(first);
+        self.insns.extend(second);
+        at
+    }
+
+    fn alu(&mut self, op: AluOp, width: Width, dst: Reg, src: Operand) {
+        self.push(Op::Alu {
+            op,
+            width,
+            dst,
+            src,
+        });
+    }
+
+    fn mov(&mut self, dst: Reg, src: Operand) {
+        self.alu(AluOp::Mov, W64, dst, src);
+    }
+
+    fn load(&mut self, size: Size, dst: Reg, base: Reg, off: i16) {
+        let signed = size != Size::DW && base != CTX && self.random.below(4) == 0;
+        self.push(Op::Load {
+            size,
+            signed,
+            dst,
+            base,
+            off,
+        });
+    }
+
+    fn store(&mut self, size: Size, base: Reg, off: i16, src: Operand) {
+        self.push(Op::Store {
+            size,
+            base,
+            off,
+            src,
+        });
+    }
+
+    /// A jump whose target is set by [`land`](Self::land).
+    fn jump_if(&mut self, cond: Cond, width: Width, dst: Reg, src: Operand) -> usize {
+        self.push(Op::JumpIf {
+            cond,
+            width,
+            dst,
+            src,
+            off: 0,
+        })
+    }
+
+    fn jump(&mut self) -> usize {
+        self.push(Op::Jump {
+            off: 0,
+            wide: false,
+        })
+    }
+
+    /// Lets a jump lead to what comes next.
+    fn land(&mut self, jump: usize) {
+        self.insns[jump].off = (self.insns.len() - jump - 1) as i16;
+    }
+
+    /// Lets a jump lead back.
+    fn back(&mut self, jump: usize, to: usize) {
+        self.insns[jump].off = (to as i64 - jump as i64 - 1) as i16;
+    }
+
+    /// Leaves the function if a comparison holds, in one of two ways to write it.
+    fn out_if(&mut self, cond: Cond, width: Width, dst: Reg, src: Operand) {
+        let over = inverted(cond).filter(|_| self.random.below(3) == 0);
+        let out = match over {
+            Some(over) => {
+                let stay = self.jump_if(over, width, dst, src);
+                let out = self.jump();
+                self.land(stay);
+                out
+            }
+            None => self.jump_if(cond, width, dst, src),
+        };
+        self.outs.push(out);
+    }
+
+    fn number_reg(&mut self) -> Reg {
+        self.random.of(&self.free.clone())
+    }
+
+    /// Two different registers.
+    fn two(&mut self) -> (Reg, Reg) {
+        let first = self.random.below(self.free.len());
+        let step = 1 + self.random.below(self.free.len() - 1);
+        (
+            self.free[first],
+            self.free[(first + step) % self.free.len()],
+        )
+    }
+
+    fn width(&mut self) -> Width {
+        self.random.of(&[W64, W64, W32])
+    }
+
+    fn size(&mut self) -> Size {
+        self.random.of(&[Size::B, Size::H, Size::W, Size::DW])
+    }
+
+    fn operand(&mut self) -> Operand {
+        match self.random.below(2) {
+            0 => Of(self.number_reg()),
+            _ => Imm(constant(self.random)),
+        }
+    }
+
+    fn main(&mut self) {
+        self.mov(CTX, Of(Reg::R1));
+        let key = self.random.below(5) as i32;
+        self.store(Size::W, FP, -4, Imm(key));
+        self.map_argument(0);
+        self.mov(Reg::R2, Of(FP));
+        self.alu(AluOp::Add, W64, Reg::R2, Imm(-4));
+        self.push(Op::Call(Call::Helper(1)));
+        let none = self.jump_if(Cond::Eq, W64, Reg::R0, Imm(0));
+        self.mov(MAP_VALUE, Of(Reg::R0));
+        self.push(ctx_load(DATA, 76));
+        self.push(ctx_load(Reg::R9, 80));
+        self.mov(Reg::R1, Of(DATA));
+        self.alu(AluOp::Add, W64, Reg::R1, Imm(PACKET));
+        let short = match self.random.below(2) {
+            0 => self.jump_if(Cond::Gt, W64, Reg::R1, Of(Reg::R9)),
+            _ => self.jump_if(Cond::Lt, W64, Reg::R9, Of(Reg::R1)),
+        };
+        self.free = vec![
+            Reg::R0,
+            Reg::R1,
+            Reg::R2,
+            Reg::R3,
+            Reg::R4,
+            Reg::R5,
+            Reg::R9,
+        ];
+        self.function(3 + 17);
+        for jump in [none, short] {
+            self.land(jump);
+        }
+        self.mov(Reg::R0, Imm(0));
+        self.push(Op::Exit);
+    }
+
+    /// A function of R1, a map value, R2, a place in the caller's frame, R3 to R5, numbers.
+    fn subprogram(&mut self) {
+        self.has_context = false;
+        self.outs.clear();
+        self.forks = 2;
+        self.mov(MAP_VALUE, Of(Reg::R1));
+        self.free = vec![
+            Reg::R0,
+            Reg::R1,
+            Reg::R3,
+            Reg::R4,
+            Reg::R5,
+            Reg::R8,
+            Reg::R9,
+        ];
+        let size = self.size();
+        self.store(size, Reg::R2, 0, Of(Reg::R3));
+        self.free.push(Reg::R2);
+        for reg in [Reg::R0, Reg::R1, Reg::R2, Reg::R8, Reg::R9] {
+            self.fresh(reg);
+        }
+        self.slots();
+        self.pieces(6);
+        self.end();
+    }
+
+    /// All of a function but what comes before it has its pointers.
+    fn function(&mut self, most: usize) {
+        for reg in self.free.clone() {
+            self.fresh(reg);
+        }
+        self.slots();
+        self.pieces(most);
+        self.end();
+    }
+
+    /// Sets every slot of numbers.
+    fn slots(&mut self) {
+        for slot in 1..=SLOTS {
+            let src = self.operand();
+            self.store(Size::DW, FP, -8 * slot, src);
+        }
+    }
+
+    /// What every way comes to: all numbers go into the map value.
+    fn end(&mut self) {
+        for jump in std::mem::take(&mut self.outs) {
+            self.land(jump);
+        }
+        for (n, reg) in (0..).zip(self.free.clone()) {
+            self.store(Size::DW, MAP_VALUE, 8 * n, Of(reg));
+        }
+        for slot in 1..=SLOTS {
+            let size = self.random.of(&[Size::DW, Size::DW, Size::W, Size::H]);
+            self.load(size, Reg::R1, FP, -8 * slot);
+            self.alu(AluOp::Xor, W64, Reg::R0, Of(Reg::R1));
+        }
+        self.push(Op::Exit);
+    }
+
+    /// Sets a register to a number that is mostly not known.
+    fn fresh(&mut self, reg: Reg) {
+        let size = self.size();
+        let bytes = size.bytes() as i32;
+        match self.random.below(8) {
+            0 => {
+                let value = constant(self.random);
+                self.mov(reg, Imm(value));
+            }
+            1 if self.has_context => {
+                let field = self.random.of(&[0, 4, 8, 16, 40]);
+                self.push(ctx_load(reg, field));
+            }
+            2 | 3 if self.has_context => {
+                let off = self.random.below((PACKET - bytes + 1) as usize);
+                self.load(size, reg, DATA, off as i16);
+            }
+            4 => {
+                let value = self.random.next();
+                let value = Imm64::Value(value);
+                self.push(Op::LoadImm64 { dst: reg, value });
+            }
+            _ => {
+                let off = self.random.below((VALUE - bytes + 1) as usize);
+                self.load(size, reg, MAP_VALUE, off as i16);
+            }
+        }
+    }
+
+    fn pieces(&mut self, most: usize) {
+        for _ in 0..1 + self.random.below(most) {
+            self.piece();
+        }
+    }
+
+    fn piece(&mut self) {
+        match self.random.below(22) {
+            0..=5 => self.arithmetic(),
+            6 => {
+                let reg = self.number_reg();
+                self.fresh(reg);
+            }
+            7 | 8 => self.spill(),
+            9 | 10 => self.fill(),
+            11 | 12 => self.fork(),
+            13..=15 => self.gate(),
+            16 => self.gate_packet(),
+            17 => self.repeat(),
+            18 => self.call(),
+            19 => self.pointers(),
+            20 => self.atomic(),
+            _ => self.narrow(),
+        }
+    }
+
+    fn arithmetic(&mut self) {
+        use AluOp::*;
+        let (dst, src, width) = (self.number_reg(), self.operand(), self.width());
+        let ops = [
+            Add, Add, Sub, Sub, Mul, Div, SDiv, Mod, SMod, Or, And, And, Xor, Lsh, Rsh, Arsh, Mov,
+        ];
+        match self.random.below(8) {
+            0 => {
+                let bits = match width {
+                    W32 => self.random.of(&[8, 16]),
+                    W64 => self.random.of(&[8, 16, 32]),
+                };
+                let src = self.number_reg();
+                self.push(Op::MovSx {
+                    width,
+                    bits,
+                    dst,
+                    src,
+                });
+            }
+            1 => match self.random.below(2) {
+                0 => {
+                    self.push(Op::Neg { width, dst });
+                }
+                _ => {
+                    let kind = self.random.of(&[Swap::ToLe, Swap::ToBe, Swap::Always]);
+                    let bits = self.random.of(&[16, 32, 64]);
+                    self.push(Op::Swap { kind, bits, dst });
+                }
+            },
+            _ => {
+                let op = self.random.of(&ops);
+                let src = match (op, src) {
+                    (Lsh | Rsh | Arsh, Imm(by)) => Imm(by & if width == W32 { 31 } else { 63 }),
+                    (Div | SDiv | Mod | SMod, Imm(0)) => Imm(1),
+                    (_, src) => src,
+                };
+                self.alu(op, width, dst, src);
+            }
+        }
+    }
+
+    /// Bounds a register, by one instruction or by leaving the function.
+    fn narrow(&mut self) {
+        let reg = self.number_reg();
+        self.bound(reg);
+    }
+
+    fn bound(&mut self, reg: Reg) {
+        let width = self.width();
+        match self.random.below(8) {
+            0 | 1 => {
+                let mask = self
+                    .random
+                    .of(&[1, 7, 15, 31, 48, 0x7f, 0xff, -2, i32::MAX]);
+                self.alu(AluOp::And, width, reg, Imm(mask));
+            }
+            2 => {
+                let by = self.random.of(&[27, 28, 30]) + if width == W64 { 32 } else { 0 };
+                let op = self.random.of(&[AluOp::Rsh, AluOp::Rsh, AluOp::Arsh]);
+                self.alu(op, width, reg, Imm(by));
+            }
+            3 => {
+                let by = 1 + self.random.below(70) as i32;
+                self.alu(AluOp::Mod, width, reg, Imm(by));
+            }
+            4 => {
+                // Both ends, signed.
+                let low = self.random.below(80) as i32 - 40;
+                let high = low + self.random.below(60) as i32;
+                self.out_if(Cond::Slt, width, reg, Imm(low));
+                self.out_if(Cond::Sgt, width, reg, Imm(high));
+            }
+            5 => {
+                let mask = self.random.of(&[!7, !15, !31, 1, 8, i32::MIN]);
+                self.out_if(Cond::Set, width, reg, Imm(mask));
+            }
+            6 => {
+                let other = self.number_reg();
+                let cond = self.random.of(&[Cond::Gt, Cond::Ge, Cond::Sgt, Cond::Ne]);
+                self.out_if(cond, width, reg, Of(other));
+            }
+            _ => {
+                let cond = self.random.of(&[Cond::Gt, Cond::Ge, Cond::Lt, Cond::Eq]);
+                let by = self.random.below(70) as i32;
+                self.out_if(cond, width, reg, Imm(by));
+            }
+        }
+    }
+
+    /// A place in the slots of numbers, aligned to its size or not.
+    fn slot(&mut self, size: Size) -> i16 {
+        let bytes = size.bytes() as i16;
+        let slot = -8 * (1 + self.random.below(SLOTS as usize) as i16);
+        match self.random.below(3) {
+            0 => slot + bytes * self.random.below(8 / bytes as usize) as i16,
+            _ => slot,
+        }
+    }
+
+    fn spill(&mut self) {
+        let (size, src) = (self.size(), self.operand());
+        let src = match self.random.below(6) {
+            0 => Imm(0),
+            _ => src,
+        };
+        let off = self.slot(size);
+        self.store(size, FP, off, src);
+    }
+
+    fn fill(&mut self) {
+        let (size, dst) = (self.size(), self.number_reg());
+        let off = self.slot(size);
+        self.load(size, dst, FP, off);
+    }
+
+    /// Two ways that meet again.
+    fn fork(&mut self) {
+        if self.forks < self.times {
+            return self.arithmetic();
+        }
+        self.forks -= self.times;
+        use Cond::*;
+        let conds = [Eq, Ne, Gt, Ge, Lt, Le, Set, Sgt, Sge, Slt, Sle];
+        let (cond, width) = (self.random.of(&conds), self.width());
+        let (dst, src) = (self.number_reg(), self.operand());
+        let jump = self.jump_if(cond, width, dst, src);
+        self.some();
+        if self.random.below(2) == 0 {
+            let over = self.jump();
+            self.land(jump);
+            self.some();
+            self.land(over);
+        } else {
+            self.land(jump);
+        }
+    }
+
+    /// A few instructions of one way.
+    fn some(&mut self) {
+        for _ in 0..1 + self.random.below(3) {
+            match self.random.below(4) {
+                0 => self.spill(),
+                1 => self.gate(),
+                _ => self.arithmetic(),
+            }
+        }
+    }
+
+    /// A number decides which byte of the map value or of the stack is accessed.
+    fn gate(&mut self) {
+        let (index, other) = self.two();
+        // A copy is bounded, or what it is a copy of, in a register or in the stack.
+        match self.random.below(6) {
+            0 | 1 => self.bound(index),
+            2 => {
+                self.mov(index, Of(other));
+                self.bound(other);
+            }
+            3 => {
+                self.mov(index, Of(other));
+                let by = self.random.of(&[8, -3, 1]);
+                self.alu(AluOp::Add, W64, index, Imm(by));
+                self.bound(other);
+            }
+            4 => {
+                let slot = self.slot(Size::DW);
+                let size = self.random.of(&[Size::DW, Size::DW, Size::W]);
+                self.store(size, FP, slot, Of(other));
+                self.bound(other);
+                self.push(Op::Load {
+                    size,
+                    signed: false,
+                    dst: index,
+                    base: FP,
+                    off: slot,
+                });
+            }
+            _ => {
+                self.alu(AluOp::Mov, W32, index, Of(other));
+                self.bound(index);
+            }
+        }
+        for _ in 0..self.random.below(3) {
+            use AluOp::*;
+            let op = self
+                .random
+                .of(&[Add, Sub, Mul, And, Or, Xor, Lsh, Rsh, Arsh, Mov]);
+            let by = match op {
+                Mul | Lsh | Rsh | Arsh => Imm(self.random.below(4) as i32),
+                Mov => Of(index),
+                _ if self.random.below(3) == 0 => Of(other),
+                _ => Imm(self.random.below(40) as i32 - 8),
+            };
+            let width = self.width();
+            self.alu(op, width, index, by);
+        }
+        let size = self.size();
+        let on_stack = self.random.below(4) == 0;
+        let room = if on_stack {
+            8 * i32::from(SLOTS)
+        } else {
+            VALUE
+        } - size.bytes() as i32;
+        if self.random.below(4) != 0 {
+            let width = self.random.of(&[W64, W64, W64, W32]);
+            self.out_if(Cond::Gt, width, index, Imm(room));
+        }
+        let off = match self.random.below(6) {
+            0 => self.random.below(16) as i16 - 8,
+            _ => 0,
+        };
+        let (base, off) = if on_stack {
+            (FP, off - 8 * SLOTS)
+        } else {
+            (MAP_VALUE, off)
+        };
+        let reversed = self.random.below(3) == 0;
+        let at = if reversed {
+            self.alu(AluOp::Add, W64, index, Of(base));
+            index
+        } else {
+            self.mov(other, Of(base));
+            self.alu(AluOp::Add, W64, other, Of(index));
+            other
+        };
+        self.access(size, at, off);
+    }
+
+    /// Reads or writes, and makes a number of the pointer.
+    fn access(&mut self, size: Size, at: Reg, off: i16) {
+        match self.random.below(3) {
+            0 => {
+                let value = constant(self.random);
+                self.store(size, at, off, Imm(value));
+                self.mov(at, Imm(value));
+            }
+            _ => self.load(size, at, at, off),
+        }
+    }
+
+    /// A number decides which byte of the packet is accessed.
+    fn gate_packet(&mut self) {
+        if !self.has_context {
+            return self.gate();
+        }
+        let (index, at) = self.two();
+        let Some(&end) = self.free.iter().find(|&&reg| reg != index && reg != at) else {
+            return;
+        };
+        self.bound(index);
+        if self.random.below(2) == 0 {
+            self.out_if(Cond::Gt, W64, index, Imm(40));
+        }
+        self.mov(at, Of(DATA));
+        self.alu(AluOp::Add, W64, at, Of(index));
+        self.mov(index, Of(at));
+        let size = self.size();
+        self.alu(AluOp::Add, W64, at, Imm(size.bytes() as i32));
+        self.push(ctx_load(end, 80));
+        let fits = match self.random.below(2) {
+            0 => self.jump_if(Cond::Le, W64, at, Of(end)),
+            _ => self.jump_if(Cond::Ge, W64, end, Of(at)),
+        };
+        for reg in [index, at, end] {
+            self.mov(reg, Imm(3));
+        }
+        let out = self.jump();
+        self.outs.push(out);
+        self.land(fits);
+        self.mov(at, Imm(5));
+        self.mov(end, Imm(6));
+        self.access(size, index, 0);
+    }
+
+    /// A loop that counts, to a constant or to a small number.
+    fn repeat(&mut self) {
+        let most = 2 + self.random.below(4) as u32;
+        if self.times > 1 || self.free.len() < 6 {
+            return self.arithmetic();
+        }
+        let counter = self.number_reg();
+        self.free.retain(|&reg| reg != counter);
+        let limit = match self.random.below(2) {
+            0 => Imm(most as i32),
+            _ => {
+                // A call would lose it.
+                let reg = self.number_reg();
+                self.fresh(reg);
+                self.alu(AluOp::And, W64, reg, Imm(3));
+                self.free.retain(|&other| other != reg);
+                Of(reg)
+            }
+        };
+        self.times = most;
+        let first = constant(self.random) & 1;
+        self.mov(counter, Imm(first));
+        let start = self.insns.len();
+        for _ in 0..1 + self.random.below(3) {
+            match self.random.below(6) {
+                0 => self.spill(),
+                1 => self.fill(),
+                2 => {
+                    // Byte by byte.
+                    let at = self.number_reg();
+                    self.mov(at, Of(MAP_VALUE));
+                    self.alu(AluOp::Add, W64, at, Of(counter));
+                    self.access(Size::B, at, 0);
+                }
+                3 => self.fork(),
+                4 => self.gate(),
+                _ => self.arithmetic(),
+            }
+        }
+        self.alu(AluOp::Add, W64, counter, Imm(1));
+        let width = self.width();
+        let again = self.jump_if(Cond::Lt, width, counter, limit);
+        self.back(again, start);
+        self.times = 1;
+        self.free.push(counter);
+        if let Of(reg) = limit {
+            self.free.push(reg);
+        }
+        self.free.sort_by_key(|reg| reg.number());
+    }
+
+    fn map_argument(&mut self, index: i32) {
+        let value = Imm64::MapIdx(index);
+        self.push(Op::LoadImm64 {
+            dst: Reg::R1,
+            value,
+        });
+    }
+
+    /// A call of a helper or a subprogram, which takes R0 to R5.
+    fn call(&mut self) {
+        if self.times > 1 {
+            return self.arithmetic();
+        }
+        match self.random.below(5) {
+            0 if self.has_context && self.calls.len() < 3 => {
+                let (slot, size) = (self.slot(Size::DW), 8);
+                self.mov(Reg::R1, Of(MAP_VALUE));
+                self.mov(Reg::R2, Of(FP));
+                self.alu(AluOp::Add, W64, Reg::R2, Imm(i32::from(slot) / size * size));
+                let call = self.push(Op::Call(Call::Local(0)));
+                self.calls.push(call);
+            }
+            1 if self.has_context => {
+                // bpf_skb_load_bytes
+                let off = self.random.below(60) as i32;
+                let slot = self.slot(Size::DW);
+                self.mov(Reg::R1, Of(CTX));
+                self.mov(Reg::R2, Imm(off));
+                self.mov(Reg::R3, Of(FP));
+                self.alu(AluOp::Add, W64, Reg::R3, Imm(slot.into()));
+                let size = 1 + self.random.below(8) as i32;
+                self.mov(Reg::R4, Imm(size));
+                self.push(Op::Call(Call::Helper(26)));
+            }
+            2 => {
+                // bpf_map_update_elem of the hash map
+                self.map_argument(1);
+                self.mov(Reg::R2, Of(FP));
+                self.alu(AluOp::Add, W64, Reg::R2, Imm(-8));
+                self.mov(Reg::R3, Of(FP));
+                self.alu(AluOp::Add, W64, Reg::R3, Imm(-32));
+                self.mov(Reg::R4, Imm(0));
+                self.push(Op::Call(Call::Helper(2)));
+            }
+            // bpf_get_prandom_u32, bpf_get_smp_processor_id
+            3 => {
+                self.push(Op::Call(Call::Helper(7)));
+            }
+            _ => {
+                self.push(Op::Call(Call::Helper(8)));
+            }
+        }
+        for reg in [Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5] {
+            self.fresh(reg);
+        }
+    }
+
+    /// A pointer is spilled, and used when it comes back.
+    fn pointers(&mut self) {
+        let slot = -8 * (SLOTS + 1 + self.random.below(3) as i16);
+        let from = match self.has_context {
+            true => self.random.of(&[CTX, MAP_VALUE, DATA, FP]),
+            false => self.random.of(&[MAP_VALUE, FP]),
+        };
+        let (at, other) = self.two();
+        self.mov(at, Of(from));
+        let by = match from {
+            CTX => 0,
+            FP => -16,
+            _ => self.random.below(9) as i32,
+        };
+        self.alu(AluOp::Add, W64, at, Imm(by));
+        self.store(Size::DW, FP, slot, Of(at));
+        self.fresh(at);
+        for _ in 0..self.random.below(3) {
+            self.arithmetic();
+        }
+        self.load(Size::DW, other, FP, slot);
+        let size = if from == CTX { Size::W } else { self.size() };
+        match from {
+            CTX => {
+                self.push(ctx_load(other, 0));
+            }
+            _ => self.access(size, other, 0),
+        }
+        if self.random.below(2) == 0 {
+            self.store(Size::DW, FP, slot, Imm(0));
+        }
+    }
+
+    fn atomic(&mut self) {
+        use AtomicOp::*;
+        let op = self.random.of(&[Add, Or, And, Xor, Xchg, Cmpxchg]);
+        if op == Cmpxchg && !self.free.contains(&Reg::R0) {
+            return self.arithmetic();
+        }
+        let fetch = matches!(op, Xchg | Cmpxchg) || self.random.below(2) == 0;
+        let size = self.random.of(&[Size::W, Size::DW]);
+        let bytes = size.bytes() as i16;
+        let src = self.number_reg();
+        let (base, off) = match self.random.below(2) {
+            0 => (MAP_VALUE, bytes * self.random.below(8) as i16),
+            _ => (FP, -bytes * (1 + self.random.below(8) as i16)),
+        };
+        self.push(Op::Atomic {
+            op,
+            size,
+            fetch,
+            base,
+            off,
+            src,
+        });
+    }
+}
+
+fn ctx_load(dst: Reg, off: i16) -> Op {
+    Op::Load {
+        size: Size::W,
+        signed: false,
+        dst,
+        base: CTX,
+        off,
+    }
+}
+
+/// What holds where a comparison does not, if instructions can say it.
+fn inverted(cond: Cond) -> Option<Cond> {
+    use Cond::*;
+    Some(match cond {
+        Eq => Ne,
+        Ne => Eq,
+        Gt => Le,
+        Ge => Lt,
+        Lt => Ge,
+        Le => Gt,
+        Set => return None,
+        Sgt => Sle,
+        Sge => Slt,
+        Slt => Sge,
+        Sle => Sgt,
+    })
+}
