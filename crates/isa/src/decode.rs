@@ -119,6 +119,88 @@ static BY_CODE: LazyLock<[Vec<&'static Row>; 256]> = LazyLock::new(|| {
     index
 });
 
+/// A form as comparisons of all fields of a slot at once, for the many slots that are well.
+struct Shape {
+    row: &'static Row,
+    /// Bits that select the form, and what they are there.
+    selects: u64,
+    selected: u64,
+    /// Bits that are zero.
+    zero: u64,
+    /// Largest register numbers.
+    dst: u8,
+    src: u8,
+    /// Bits of the second slot that are zero, if there is one.
+    next: Option<u64>,
+}
+
+/// The fields but for the opcode, in one number.
+fn packed(insn: Insn) -> u64 {
+    let (off, imm) = (insn.off as u16, insn.imm as u32);
+    u64::from(insn.dst) | u64::from(insn.src) << 8 | u64::from(off) << 16 | u64::from(imm) << 32
+}
+
+impl Shape {
+    fn of(row: &'static Row) -> Self {
+        let mut shape = Self {
+            row,
+            selects: 0,
+            selected: 0,
+            zero: 0,
+            dst: u8::MAX,
+            src: u8::MAX,
+            next: None,
+        };
+        let fields = [
+            (row.dst, 0xff, 0),
+            (row.src, 0xff, 8),
+            (row.off, 0xffff, 16),
+            (row.imm, 0xffff_ffff, 32),
+        ];
+        for (field, mask, at) in fields {
+            match field {
+                Field::Zero => shape.zero |= mask << at,
+                Field::Is(value) => {
+                    shape.selects |= mask << at;
+                    shape.selected |= (value as u64 & mask) << at;
+                }
+                Field::Reg | Field::Any => {}
+            }
+        }
+        let limit = |field| if field == Field::Reg { 10 } else { u8::MAX };
+        (shape.dst, shape.src) = (limit(row.dst), limit(row.src));
+        shape.next = row.next.map(|imm| match imm {
+            Field::Zero => u64::MAX,
+            _ => 0xffff_ffff,
+        });
+        shape
+    }
+}
+
+/// For each opcode byte, its forms, in the order of [`BY_CODE`].
+static SHAPES: LazyLock<[Vec<Shape>; 256]> = LazyLock::new(|| {
+    std::array::from_fn(|code| BY_CODE[code].iter().map(|row| Shape::of(row)).collect())
+});
+
+/// The form of the instruction that `slots` starts with, if nothing is wrong with it.
+#[inline]
+fn quick(slots: &[Insn]) -> Option<&'static Row> {
+    let first = *slots.first()?;
+    let fields = packed(first);
+    let mut shapes = SHAPES[usize::from(first.code)].iter();
+    let shape = shapes.find(|shape| fields & shape.selects == shape.selected)?;
+    if fields & shape.zero != 0 || first.dst > shape.dst || first.src > shape.src {
+        return None;
+    }
+    if let Some(zero) = shape.next {
+        let next = *slots.get(1)?;
+        if next.code != 0 || packed(next) & zero != 0 {
+            return None;
+        }
+    }
+    Some(shape.row)
+}
+
 /// The forms that share an opcode byte; empty if there are none.
 pub fn rows_of(code: u8) -> &'static [&'static Row] {
     &BY_CODE[usize::from(code)]
@@ -235,6 +317,9 @@ impl Row {
 
 /// The form of the instruction that `slots` starts with, fully checked.
 pub fn row_of(slots: &[Insn]) -> Result<&'static Row, DecodeError> {
+    if let Some(row) = quick(slots) {
+        return Ok(row);
+    }
     let row = select(*slots.first().ok_or(DecodeError::Empty)?)?;
     row.check(slots)?;
     Ok(row)

@@ -50,6 +50,19 @@ pub(crate) struct Needs {
     pub(crate) state: bool,
 }
 
+/// What is known of a slot.
+#[derive(Clone, Copy, Default)]
+struct Info {
+    /// Where blocks and functions begin.
+    flags: u8,
+    /// Registers that the instruction reads and writes; calls read all their arguments.
+    reads: Mask,
+    writes: Mask,
+    /// Registers whose values matter before and after.
+    live_in: Mask,
+    live_out: Mask,
+}
+
 pub(crate) struct Plan<'a> {
     pub(crate) resolver: Resolver<'a>,
     maps: &'a MapSet,
@@ -65,9 +78,8 @@ pub(crate) struct Plan<'a> {
     has_calls: bool,
     /// Upper halves of arena pointers: the program's and the host's.
     pub(crate) arena: (u64, u64),
-    flags: Vec<u8>,
-    live_in: Vec<Mask>,
-    live_out: Vec<Mask>,
+    /// Of each slot, and of the place behind the last.
+    info: Vec<Info>,
     /// Calls of helpers that become something else, by slot.
     inline: Vec<(u32, Inline)>,
 }
@@ -145,9 +157,7 @@ impl<'a> Plan<'a> {
                 state: checked,
             },
             arena: arena.unwrap_or_default(),
-            flags: vec![0; slots + 1],
-            live_in: Vec::new(),
-            live_out: Vec::new(),
+            info: vec![Info::default(); slots + 1],
             inline: Vec::new(),
         };
         plan.pointers.extend(plan.resolver.subprograms());
@@ -158,7 +168,7 @@ impl<'a> Plan<'a> {
         plan.split()?;
         // Callouts say where they come from.
         plan.needs.frame |= plan.needs.state;
-        (plan.live_in, plan.live_out) = live::around(&plan);
+        live::mark(&mut plan);
         for index in 0..plan.functions.len() {
             // Entering a function clears what it reads first, which is a write as well.
             let first = plan.live_in(plan.functions[index].start as usize);
@@ -179,29 +189,34 @@ impl<'a> Plan<'a> {
     }
 
     pub(crate) fn is_target(&self, slot: usize) -> bool {
-        self.flags[slot] & (TARGET | FUNCTION) != 0
+        self.info[slot].flags & (TARGET | FUNCTION) != 0
     }
 
     pub(crate) fn is_loop(&self, slot: usize) -> bool {
-        self.flags[slot] & LOOP != 0
+        self.info[slot].flags & LOOP != 0
     }
 
     pub(crate) fn is_function(&self, slot: usize) -> bool {
-        self.flags[slot] & FUNCTION != 0
+        self.info[slot].flags & FUNCTION != 0
     }
 
     /// Registers whose values matter after a slot.
     pub(crate) fn live_out(&self, slot: usize) -> Mask {
-        self.live_out[slot]
+        self.info[slot].live_out
     }
 
     /// Registers whose values matter before a slot.
     pub(crate) fn live_in(&self, slot: usize) -> Mask {
-        self.live_in[slot]
+        self.info[slot].live_in
     }
 
-    /// R1–R5 as far as a call takes them; `before` says what is live before slots.
-    fn arguments(&self, slot: usize, call: Call, before: &[Mask]) -> Mask {
+    /// Registers that the instruction at a slot reads; calls read all their arguments.
+    pub(crate) fn reads(&self, slot: usize) -> Mask {
+        self.info[slot].reads
+    }
+
+    /// R1–R5 as far as a call takes them, by what is known to be live so far.
+    fn arguments(&self, slot: usize, call: Call) -> Mask {
         let first = |count: usize| (1 << (count + 1)) - 2;
         match call {
             Call::Helper(TAIL_CALL) => first(3),
@@ -211,8 +226,8 @@ impl<'a> Plan<'a> {
             },
             Call::Kfunc { .. } => first(self.resolver.kfunc_arity(slot)),
             Call::Local(off) => {
-                let known = before.get(Self::target(slot, off)).copied();
-                known.unwrap_or(ARG_REGS) & ARG_REGS
+                let known = self.info.get(Self::target(slot, off));
+                known.map_or(ARG_REGS, |info| info.live_in & ARG_REGS)
             }
         }
     }
@@ -225,7 +240,7 @@ impl<'a> Plan<'a> {
             Op::LoadImm64 { value, .. } => self.resolver.imm64(slot, value).is_ok(),
             _ => false,
         };
-        pure && self.rules.has(Rule::Unused) && writes(op) & self.live_out[slot] == 0
+        pure && self.rules.has(Rule::Unused) && writes(op) & self.info[slot].live_out == 0
     }
 
     /// The slot a jump leads to, which `mark` has checked.
@@ -235,7 +250,7 @@ impl<'a> Plan<'a> {
 
     /// Whether a segment begins at the slot.
     pub(crate) fn is_segment(&self, slot: usize) -> bool {
-        self.flags[slot] & SEGMENT != 0
+        self.info[slot].flags & SEGMENT != 0
     }
 
     /// Instructions that follow a slot in its segment.
@@ -254,9 +269,9 @@ impl<'a> Plan<'a> {
 
     /// Checks targets and marks where blocks and functions begin.
     fn mark(&mut self) -> Result<(), LoadError> {
-        self.flags[0] |= FUNCTION | SEGMENT;
+        self.info[0].flags |= FUNCTION | SEGMENT;
         for pointer in &self.pointers {
-            self.flags[*pointer as usize] |= FUNCTION | SEGMENT;
+            self.info[*pointer as usize].flags |= FUNCTION | SEGMENT;
         }
         for slot in 0..self.resolver.slots().len() {
             let Slot::Op(op) = self.resolver.slots()[slot] else {
@@ -275,11 +290,11 @@ impl<'a> Plan<'a> {
     fn mark_op(&mut self, slot: usize, op: &Op) -> Result<(), LoadErrorKind> {
         let mut jump = |off: i32| {
             let to = self.resolver.jump(slot, off)? as usize;
-            self.flags[to] |= TARGET | SEGMENT;
+            self.info[to].flags |= TARGET | SEGMENT;
             if to <= slot {
-                self.flags[to] |= LOOP;
+                self.info[to].flags |= LOOP;
             }
-            self.flags[slot + 1] |= SEGMENT;
+            self.info[slot + 1].flags |= SEGMENT;
             Ok(())
         };
         match *op {
@@ -290,19 +305,19 @@ impl<'a> Plan<'a> {
                 // The clock is looked at in Rust.
                 self.needs.state = true;
             }
-            Op::Exit => self.flags[slot + 1] |= SEGMENT,
+            Op::Exit => self.info[slot + 1].flags |= SEGMENT,
             Op::Call(call) => {
                 self.has_calls = true;
                 match call {
                     Call::Local(off) => {
                         (self.needs.frame, self.needs.state) = (true, true);
                         let to = self.resolver.jump(slot, off)?;
-                        self.flags[to as usize] |= FUNCTION | SEGMENT;
-                        self.flags[slot + 1] |= SEGMENT;
+                        self.info[to as usize].flags |= FUNCTION | SEGMENT;
+                        self.info[slot + 1].flags |= SEGMENT;
                         self.main_is_called |= to == 0;
                         // Its arguments are not known when the call is looked at first.
                         if to as usize <= slot {
-                            self.flags[to as usize] |= LOOP;
+                            self.info[to as usize].flags |= LOOP;
                         }
                     }
                     // Resolved again when it is emitted: here for the error.
@@ -320,7 +335,7 @@ impl<'a> Plan<'a> {
                 ..
             } => {
                 if let Value::Function(to) = self.resolver.imm64(slot, value)? {
-                    self.flags[to as usize] |= FUNCTION | SEGMENT;
+                    self.info[to as usize].flags |= FUNCTION | SEGMENT;
                     self.pointers.push(to);
                 }
             }
@@ -328,9 +343,9 @@ impl<'a> Plan<'a> {
             Op::MovPercpu { .. } => self.needs.state = true,
             _ => {}
         }
-        if (reads(op) | writes(op)) & regs::FRAME != 0 {
-            self.needs.frame = true;
-        }
+        let (reads, writes) = (reads(op), writes(op));
+        (self.info[slot].reads, self.info[slot].writes) = (reads, writes);
+        self.needs.frame |= (reads | writes) & regs::FRAME != 0;
         Ok(())
     }
 
@@ -357,9 +372,9 @@ impl<'a> Plan<'a> {
         let slots = self.resolver.slots();
         let mut start = 0;
         while start < slots.len() {
-            let len = self.flags[start + 1..slots.len()]
+            let len = self.info[start + 1..slots.len()]
                 .iter()
-                .position(|f| f & FUNCTION != 0);
+                .position(|info| info.flags & FUNCTION != 0);
             let end = len.map_or(slots.len(), |len| start + 1 + len);
             let mut function = Function {
                 start: start as u32,
@@ -378,7 +393,7 @@ impl<'a> Plan<'a> {
                     }
                     Slot::Second => continue,
                 };
-                function.writes |= writes(op);
+                function.writes |= self.info[slot].writes;
                 function.calls |= match op {
                     Op::Call(_) => self.inline_at(slot).is_none_or(Inline::calls),
                     Op::LoadPacket { .. } | Op::MayGoto { .. } => true,

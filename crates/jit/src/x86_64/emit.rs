@@ -233,12 +233,15 @@ impl Finished {
 }
 
 impl Asm {
-    pub(super) fn new(slots: usize) -> Self {
+    /// With labels for so many slots, and room for those of so many functions.
+    pub(super) fn new(slots: usize, functions: usize) -> Self {
+        let mut labels = Vec::with_capacity(slots + 2 * functions + 8);
+        labels.resize(slots, UNBOUND);
         Self {
             buf: Vec::with_capacity(slots * 6 + 128),
             flags: None,
             jumps: Vec::with_capacity(slots / 4 + 8),
-            labels: vec![UNBOUND; slots],
+            labels,
             links: Vec::new(),
         }
     }
@@ -295,17 +298,40 @@ impl Asm {
         self.links.len() as u32
     }
 
-    /// Lays the jumps out: as few bytes as reach. Every label that is jumped to is bound.
+    /// The code with its jumps. Every label that is jumped to is bound.
     pub(super) fn finish(mut self) -> Finished {
+        let mut starts = vec![0_u32; self.jumps.len() + 1];
+        let mut code = match self.jumps.is_empty() {
+            true => std::mem::take(&mut self.buf),
+            false => {
+                self.lay_out(&mut starts);
+                self.with_jumps(&starts)
+            }
+        };
+        let links = self.links.iter();
+        let links: Vec<u32> = links.map(|l| l.at + starts[l.jumps as usize]).collect();
+        for &at in &links {
+            // From a place to the distance of it from where the call returns to.
+            relink(&mut code, at, -(i64::from(at) + 4));
+        }
+        Finished {
+            code,
+            links,
+            starts,
+            labels: self.labels,
+        }
+    }
+
+    /// Lays the jumps out, as few bytes as reach: the bytes of jumps before each of them.
+    fn lay_out(&mut self, starts: &mut [u32]) {
         let bytes = |jump: &Jump| match (jump.kind, jump.long) {
             (_, false) => 2,
             (JumpKind::If(_), true) => 6,
             (_, true) => 5,
         };
-        let mut starts = vec![0_u32; self.jumps.len() + 1];
         for pass in 0.. {
             let mut sum = 0;
-            for (jump, start) in self.jumps.iter().zip(&mut starts) {
+            for (jump, start) in self.jumps.iter().zip(&mut *starts) {
                 *start = sum;
                 sum += bytes(jump);
             }
@@ -325,6 +351,9 @@ impl Asm {
                 break;
             }
         }
+    }
+
+    fn with_jumps(&self, starts: &[u32]) -> Vec<u8> {
         let mut code = Vec::with_capacity(self.buf.len() + starts[self.jumps.len()] as usize);
         let mut from = 0;
         for (i, jump) in self.jumps.iter().enumerate() {
@@ -346,18 +375,7 @@ impl Asm {
             }
         }
         code.extend_from_slice(&self.buf[from..]);
-        let links = self.links.iter();
-        let links: Vec<u32> = links.map(|l| l.at + starts[l.jumps as usize]).collect();
-        for &at in &links {
-            // From a place to the distance of it from where the call returns to.
-            relink(&mut code, at, -(i64::from(at) + 4));
-        }
-        Finished {
-            code,
-            links,
-            starts,
-            labels: self.labels,
-        }
+        code
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {

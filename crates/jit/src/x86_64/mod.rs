@@ -31,7 +31,7 @@ use bpfkit_runtime::native::{Slot, State, Value};
 use bpfkit_runtime::{LoadError, LoadErrorKind};
 
 use crate::backend::{Arch, Compiled, Features, Origin, parts};
-use crate::lower::{Function, Mask, Plan, Rule, Test, Zeros, reads};
+use crate::lower::{Function, Mask, Plan, Rule, Test, Zeros};
 use address::Pending;
 use emit::{Arith, Asm, Label, Mem};
 use mem::Valid;
@@ -97,7 +97,7 @@ pub(crate) fn compile(
     parts: bool,
 ) -> Result<Compiled, LoadError> {
     let slots = plan.slots().len();
-    let mut asm = Asm::new(slots + 1);
+    let mut asm = Asm::new(slots + 1, plan.functions.len());
     let function_labels = slots as u32 + 1;
     for _ in &plan.functions {
         asm.label();
@@ -269,7 +269,7 @@ impl Compiler<'_> {
         }
         self.live = match op {
             Op::Call(_) => self.plan.live_in(slot) | self.plan.live_out(slot),
-            op => reads(op) | self.plan.live_out(slot),
+            _ => self.plan.reads(slot) | self.plan.live_out(slot),
         };
         self.op(op)?;
         self.zeros.step(op);

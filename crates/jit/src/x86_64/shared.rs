@@ -82,7 +82,8 @@ impl Stub {
 }
 
 /// What a call of a certain function in Rust is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub(super) enum Thunk {
     /// Of a helper or kfunc, in trusted code.
     Helper,
@@ -96,9 +97,9 @@ pub(super) enum Thunk {
 pub(super) struct Shared {
     code: backend::Shared,
     stubs: [[i32; STUBS.len()]; 2],
-    /// Calls of certain functions: kind, whether for checked code, the function's address;
-    /// sorted.
-    thunks: Vec<((Thunk, bool, u64), i32)>,
+    /// Calls of certain functions, of each kind for trusted and for checked code: the function's
+    /// address, and the place; sorted.
+    thunks: [[Vec<(u64, i32)>; 2]; 3],
 }
 
 /// That of this process.
@@ -118,15 +119,15 @@ impl Shared {
     }
 
     pub(super) fn thunk(&self, thunk: Thunk, checked: bool, function: u64) -> Option<i32> {
-        let key = (thunk, checked, function);
-        let at = self.thunks.binary_search_by_key(&key, |(key, _)| *key);
-        Some(self.thunks[at.ok()?].1)
+        let thunks = &self.thunks[thunk as usize][usize::from(checked)];
+        let at = thunks.binary_search_by_key(&function, |(at, _)| *at);
+        Some(thunks[at.ok()?].1)
     }
 
     fn new() -> Self {
         let mut places: Vec<(Label, Cow<'static, str>)> = Vec::new();
         let mut thunks: Vec<((Thunk, bool, u64), Label)> = Vec::new();
-        let mut asm = Asm::new(0);
+        let mut asm = Asm::new(0, 0);
         let stubs = [false, true].map(|checked| {
             let mut writer = Writer::new(asm_of(&mut asm), checked);
             let labels = STUBS.map(|stub| {
@@ -157,15 +158,17 @@ impl Shared {
         let mut code = finished.code.clone();
         code.resize(code.len().next_multiple_of(64), 0xcc);
         let place = |label| finished.offset(label).unwrap_or(0) as i32 - code.len() as i32;
-        let mut thunks: Vec<_> = thunks
-            .into_iter()
-            .map(|(key, label)| (key, place(label)))
-            .collect();
-        thunks.sort_unstable();
+        let mut sorted: [[Vec<(u64, i32)>; 2]; 3] = Default::default();
+        for ((thunk, checked, function), label) in thunks {
+            sorted[thunk as usize][usize::from(checked)].push((function, place(label)));
+        }
+        for thunks in sorted.iter_mut().flatten() {
+            thunks.sort_unstable();
+        }
         let places = places.into_iter();
         Self {
             stubs: stubs.map(|labels| labels.map(place)),
-            thunks,
+            thunks: sorted,
             code: backend::Shared {
                 places: places.map(|(label, name)| (place(label), name)).collect(),
                 code,
@@ -175,7 +178,7 @@ impl Shared {
 }
 
 fn asm_of(asm: &mut Asm) -> Asm {
-    std::mem::replace(asm, Asm::new(0))
+    std::mem::replace(asm, Asm::new(0, 0))
 }
 
 /// Functions in Rust that get a call of their own, with their names.

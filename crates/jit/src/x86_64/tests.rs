@@ -41,7 +41,7 @@ fn place(mem: Mem) -> String {
 
 /// Decodes one instruction; the text without spaces after commas and without size words.
 fn read(emit: impl FnOnce(&mut Asm)) -> String {
-    let mut asm = Asm::new(0);
+    let mut asm = Asm::new(0, 0);
     emit(&mut asm);
     let code = asm.finish().code;
     let mut decoder = Decoder::new(64, &code, DecoderOptions::NONE);
@@ -293,7 +293,7 @@ fn memory() {
 #[test]
 fn jumps_reach_their_labels() {
     for between in (100..150).chain([0, 1, 1000]) {
-        let mut asm = Asm::new(0);
+        let mut asm = Asm::new(0, 0);
         let (start, end) = (asm.label(), asm.label());
         asm.bind(start);
         asm.jcc(Cc::E, end);

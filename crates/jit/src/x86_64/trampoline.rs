@@ -16,7 +16,7 @@ const STACK_ARGS: i32 = 16;
 
 /// The code of a trampoline.
 pub(crate) fn trampoline(call: &Call) -> Shapes {
-    let mut asm = Asm::new(0);
+    let mut asm = Asm::new(0, 0);
     let (before, around) = (asm.label(), asm.label());
     asm.mov_imm(R11, call.target);
     asm.jmp_to(Mem::at(R11, 0));

@@ -56,13 +56,13 @@ fn whole_bytes(imm: i32, width: Width) -> Option<usize> {
 }
 
 /// Whether the offsets count up from the first, or down to the last: first offset, reversed.
-fn run(offsets: &[i32]) -> Option<(i32, bool)> {
-    let step = |by: i32| offsets.windows(2).all(|w| w[1] == w[0] + by);
-    let (first, last) = (*offsets.first()?, *offsets.last()?);
-    if step(1) {
+fn run(offsets: impl Iterator<Item = i32> + Clone) -> Option<(i32, bool)> {
+    let pairs = || offsets.clone().zip(offsets.clone().skip(1));
+    let (first, last) = (offsets.clone().next()?, offsets.clone().last()?);
+    if pairs().all(|(a, b)| b == a + 1) {
         Some((first, false))
     } else {
-        step(-1).then_some((last, true))
+        pairs().all(|(a, b)| b == a - 1).then_some((last, true))
     }
 }
 
@@ -78,6 +78,9 @@ impl View<'_, '_> {
         };
         // In checked code each access faults for itself.
         if size == Size::DW || self.plan.checked || !self.has(Rule::WideLoad) {
+            return None;
+        }
+        if !matches!(self.next(slot + 1)?, Op::Load { .. } | Op::Alu { .. }) {
             return None;
         }
         let mut words: [Option<Word<i32>>; 11] = [None; 11];
@@ -134,9 +137,9 @@ impl View<'_, '_> {
                 continue;
             }
             let bytes = word.iter().rposition(Option::is_some).map_or(0, |i| i + 1);
-            let offsets: Vec<i32> = word[..bytes].iter().flatten().copied().collect();
-            let whole = size_of(bytes).filter(|_| offsets.len() == bytes);
-            if let (Some(size), Some((off, reversed))) = (whole, run(&offsets)) {
+            let offsets = word[..bytes].iter().flatten().copied();
+            let whole = size_of(bytes).filter(|_| offsets.clone().count() == bytes);
+            if let (Some(size), Some((off, reversed))) = (whole, run(offsets)) {
                 best = Some((at + 1, dst, size, off, reversed));
             }
         }
@@ -199,6 +202,9 @@ impl View<'_, '_> {
             return None;
         };
         if size == Size::DW || self.plan.checked || !self.has(Rule::WideStore) {
+            return None;
+        }
+        if !matches!(self.next(slot + 1)?, Op::Store { .. } | Op::Alu { .. }) {
             return None;
         }
         let mut stored = Stored::default();
@@ -280,7 +286,8 @@ impl View<'_, '_> {
 struct Stored {
     /// Offset of the lowest byte, and the bytes from there on that are known.
     start: i32,
-    bytes: Vec<Option<(Reg, u8)>>,
+    word: Word<(Reg, u8)>,
+    len: usize,
     stores: u32,
     /// A register that holds zero.
     zero: Option<Reg>,
@@ -290,23 +297,31 @@ impl Stored {
     /// Takes a store in, if it is next to the others.
     fn put(&mut self, off: i32, bytes: &[Option<(Reg, u8)>]) -> bool {
         self.stores += 1;
-        if self.bytes.is_empty() {
-            self.start = off;
-            self.bytes.extend(bytes);
-        } else if off == self.start + self.bytes.len() as i32 {
-            self.bytes.extend(bytes);
-        } else if off + bytes.len() as i32 == self.start {
-            self.start = off;
-            self.bytes.splice(..0, bytes.iter().copied());
-        } else {
+        let (before, len) = (self.len, self.len + bytes.len());
+        let below = off + bytes.len() as i32 == self.start;
+        if len > 8 {
             return false;
         }
-        self.bytes.len() <= 8
+        let at = if before == 0 || off == self.start + before as i32 {
+            before
+        } else if below {
+            self.word.copy_within(..before, bytes.len());
+            0
+        } else {
+            return false;
+        };
+        if at == 0 {
+            self.start = off;
+        }
+        self.word[at..at + bytes.len()].copy_from_slice(bytes);
+        self.len = len;
+        true
     }
 
     /// One store of all of it.
     fn whole(&self, base: Reg) -> Option<Combined> {
-        let size = size_of(self.bytes.len()).filter(|_| self.stores > 1)?;
+        let bytes = &self.word[..self.len];
+        let size = size_of(self.len).filter(|_| self.stores > 1)?;
         let off = i16::try_from(self.start).ok()?;
         let store = |src| {
             let store = Op::Store {
@@ -317,16 +332,15 @@ impl Stored {
             };
             Some(Combined::Op(store))
         };
-        if self.bytes.iter().all(Option::is_none) {
+        if bytes.iter().all(Option::is_none) {
             return store(self.zero.map_or(Operand::Imm(0), Operand::Reg));
         }
-        let (src, _) = (*self.bytes.first()?)?;
-        let of_one = self
-            .bytes
-            .iter()
-            .all(|byte| byte.is_some_and(|(reg, _)| reg == src));
-        let places: Vec<i32> = self.bytes.iter().flatten().map(|b| b.1.into()).collect();
-        match run(&places).filter(|_| of_one)? {
+        let (src, _) = (*bytes.first()?)?;
+        let of_one = |byte: &Option<(Reg, u8)>| byte.is_some_and(|(reg, _)| reg == src);
+        if !bytes.iter().all(of_one) {
+            return None;
+        }
+        match run(bytes.iter().flatten().map(|b| b.1.into()))? {
             (0, false) => store(Operand::Reg(src)),
             (0, true) => Some(Combined::StoreSwapped {
                 size,
