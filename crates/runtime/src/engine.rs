@@ -329,7 +329,14 @@ pub trait Local: Executable {
 pub struct ProgramSlot(pub Arc<dyn Local>);
 
 /// What a program is run on.
-pub trait Context {
+///
+/// # Safety
+/// Programs that were verified run on it without checks. For each program type that
+/// [`suits`](Context::suits), [`args`](Context::args) gives the address of memory that has all
+/// that the verifier lets programs of that type read and write of their context, pointers in it
+/// included. What [`grant`](Context::grant) names is memory of those extents. All of it stays in
+/// place as long as the context is borrowed.
+pub unsafe trait Context {
     /// R1–R5 at entry; R1 is the context's address.
     fn args(&self) -> [u64; 5];
 
@@ -339,10 +346,7 @@ pub trait Context {
 
     /// Whether it is what programs of this type are verified for: no other program runs on
     /// it without checks.
-    fn suits(&self, prog_type: ProgType) -> bool {
-        let _ = prog_type;
-        true
-    }
+    fn suits(&self, prog_type: ProgType) -> bool;
 
     /// Legacy packet load (`LD_ABS`, `LD_IND`): the big-endian value of that size at an
     /// offset, which may be one of the negative ones of `SKF_AD_OFF`, `SKF_NET_OFF` and

@@ -175,7 +175,7 @@ fn selftests_do_as_the_verifier_says() {
             continue;
         };
         let target = Target {
-            kernel_btf: kernel.as_ref(),
+            kernel_btf: kernel.as_ref().into(),
             ..Target::default()
         };
         let mut linker = Linker::new(&object, &target);

@@ -892,7 +892,9 @@ impl Input {
     }
 }
 
-impl Context for Input {
+// SAFETY: the structure is laid out for its own type, and its pointers lead into the packet and
+// the blocks, which it owns. Only that type suits.
+unsafe impl Context for Input {
     fn args(&self) -> [u64; 5] {
         [self.ctx_addr(), 0, 0, 0, 0]
     }

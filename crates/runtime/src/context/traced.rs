@@ -2,6 +2,8 @@
 
 use std::any::Any;
 
+use bpfkit_spec::ProgType;
+
 use super::TracedCall;
 use crate::engine::Context;
 use crate::memory::{Memory, Region, RegionKind};
@@ -54,7 +56,10 @@ impl Traced {
     }
 }
 
-impl Context for Traced {
+// SAFETY: these types read words of eight bytes, one an argument, of which the kernel takes no
+// more than there are words, and pointers to kernel objects only with checks. It grants words and
+// the cookie, which are its own.
+unsafe impl Context for Traced {
     fn args(&self) -> [u64; 5] {
         let at = self.words.as_ptr().expose_provenance() as u64;
         [at, 0, 0, 0, 0]
@@ -73,6 +78,13 @@ impl Context for Traced {
             writable: true,
             kind: RegionKind::Other("session cookie"),
         });
+    }
+
+    fn suits(&self, prog_type: ProgType) -> bool {
+        matches!(
+            prog_type,
+            ProgType::Tracing | ProgType::Lsm | ProgType::RawTracepoint
+        )
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {

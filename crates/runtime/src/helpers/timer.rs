@@ -53,7 +53,10 @@ struct Element {
     value: u64,
 }
 
-impl Context for Element {
+// SAFETY: the arguments are those that the verifier gives callbacks: the map, its key, which is
+// owned here, and the value, whose map is kept as long as the callback runs. The program that set
+// the callback was entered with what suits its type.
+unsafe impl Context for Element {
     fn args(&self) -> [u64; 5] {
         [self.map, self.key.as_ptr() as u64, self.value, 0, 0]
     }
@@ -65,6 +68,10 @@ impl Context for Element {
             writable: false,
             kind: RegionKind::Other("map key"),
         });
+    }
+
+    fn suits(&self, _: bpfkit_spec::ProgType) -> bool {
+        true
     }
 
     fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
