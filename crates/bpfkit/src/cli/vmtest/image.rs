@@ -68,7 +68,8 @@ fn config_beside(vmlinuz: &Path) -> Option<String> {
 fn download(word: &str, debian_arch: &str, folder: &Path) -> Result<PathBuf> {
     let is_version = word.starts_with(|c: char| c.is_ascii_digit());
     let package = match is_version {
-        true => newest(word, debian_arch)?,
+        // The guest's architecture need not be this machine's.
+        true => format!("{}:{debian_arch}", newest(word, debian_arch)?),
         false => word.to_owned(),
     };
     anstream::eprintln!("downloading {package}");

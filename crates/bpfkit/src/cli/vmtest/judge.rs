@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bpfkit::oracle::{BtfHandle, Kernel, LoadError, LoadOptions, MapHandle, OracleError};
-use bpfkit_btf::Btf;
+use bpfkit_btf::{Btf, KernelBtf};
 use bpfkit_object::{Linker, MapDef, Object, Program, RefTarget, Target};
 use bpfkit_spec::{KernelVersion, ProgType};
 
@@ -73,7 +73,7 @@ impl Judge {
             kernel,
         } = self;
         let target = Target {
-            kernel_btf: Some(btf),
+            kernel_btf: KernelBtf::Read(btf),
             kconfig: kconfig.as_deref(),
             kallsyms: kallsyms.as_deref(),
             kernel_version: version.code(),

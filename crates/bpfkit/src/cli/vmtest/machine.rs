@@ -34,11 +34,13 @@ pub struct ArchDef {
     /// Options that choose the machine.
     machine: &'static [&'static str],
     /// Device of the kernel's console.
-    console: &'static str,
+    pub console: &'static str,
     /// Device that the guest writes its results to; the console's where there is but one.
     pub results: &'static str,
     /// Debian's name.
     pub debian: &'static str,
+    /// Rust's name.
+    pub rust: &'static str,
 }
 
 impl Arch {
@@ -59,6 +61,7 @@ impl Arch {
                 console: "ttyS0",
                 results: "ttyS1",
                 debian: "amd64",
+                rust: "x86_64",
             },
             Arch::Aarch64 => &ArchDef {
                 qemu: "qemu-system-aarch64",
@@ -66,6 +69,7 @@ impl Arch {
                 console: "ttyAMA0",
                 results: "ttyAMA0",
                 debian: "arm64",
+                rust: "aarch64",
             },
         }
     }

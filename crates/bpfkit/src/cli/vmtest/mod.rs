@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
             return Err(Failure::input(format!(
                 "a guest of another architecture needs a static bpfkit of it: --bpfkit FILE \
                  (cargo build --release --target {}-unknown-linux-musl)",
-                std::env::consts::ARCH
+                arch.def().rust
             )));
         }
         let word = arguments.kernel.as_deref().unwrap_or_default();
@@ -212,6 +212,17 @@ impl<'a> Run<'a> {
 
     fn console(&self) -> PathBuf {
         self.folder.path().join("console")
+    }
+
+    /// Keeps a line of the kernel's where it has no device of its own.
+    fn kernel_says(&self, line: &str) -> Result {
+        let mut console = fs::OpenOptions::new().append(true).open(self.console());
+        let written = console.as_mut().map(|file| writeln!(file, "{line}"));
+        match written {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Failure::machine(error)),
+            Err(error) => Err(Failure::machine(error)),
+        }
     }
 
     fn console_end(&self) -> String {
@@ -283,6 +294,8 @@ impl<'a> Run<'a> {
             } else if line == "@end" {
                 bar.finish_and_clear();
                 return Ok(End::All);
+            } else if self.arch.def().console == self.arch.def().results {
+                self.kernel_says(&line)?;
             }
         }
         bar.finish_and_clear();
