@@ -193,7 +193,7 @@ impl Checker<'_> {
                 if is_call(&insn) {
                     if known.is_exception_callback {
                         let at = *at;
-                        fail!(self, Inval, "insn {at} cannot call exception cb directly");
+                        fail!(self, Inval, "insn {at} cannot call exception cb directly\n");
                     }
                     return Ok(Some(callee));
                 }

@@ -1,5 +1,7 @@
 //! Where states pile up: what keeps a verification that takes too long from ending.
 
+use rustc_hash::FxHashMap;
+
 use crate::checker::{Checker, MAX_PENDING};
 use crate::state::State;
 
@@ -11,8 +13,8 @@ const TOP: usize = 5;
 pub struct Crowd {
     /// Whether the branches that wait to be walked were too many, not the states kept.
     pub waiting: bool,
-    /// Instructions with the number of states kept there, or of branches from there that
-    /// wait; the busiest last.
+    /// Instructions with the number of states kept at their source line, or of branches from
+    /// there that wait; the busiest last.
     pub insns: Vec<(u32, u32)>,
     /// What differs between the states of the busiest instruction.
     pub differing: Option<String>,
@@ -32,10 +34,7 @@ impl Checker<'_> {
                 }
             }
         }
-        let mut insns: Vec<(u32, u32)> = (0u32..).zip(counts).collect();
-        insns.retain(|(_, kept)| *kept > 0);
-        insns.sort_by_key(|(_, kept)| *kept);
-        let insns = insns.split_off(insns.len().saturating_sub(TOP));
+        let insns = self.by_line(&counts);
         let differing = insns.last().filter(|_| !waiting).and_then(|&(insn, _)| {
             let states: Vec<&State> = self
                 .store
@@ -53,6 +52,33 @@ impl Checker<'_> {
             insns,
             differing,
         }
+    }
+
+    /// The counts of each source line, as an unrolled loop has many instructions of one, at
+    /// its busiest instruction. The busiest lines come last.
+    fn by_line(&self, counts: &[u32]) -> Vec<(u32, u32)> {
+        /// Busiest instruction with its count, and the count of all.
+        type Line = ((u32, u32), u32);
+        let lines = &self.program.lines;
+        let mut found: FxHashMap<(&str, u32), Line> = FxHashMap::default();
+        for (insn, &count) in (0u32..).zip(counts) {
+            if count == 0 {
+                continue;
+            }
+            let line = lines
+                .partition_point(|line| line.insn <= insn)
+                .checked_sub(1);
+            // Without lines each instruction stands for itself.
+            let key = line.map_or(("", insn), |at| (&*lines[at].file, lines[at].line));
+            let (busiest, sum) = found.entry(key).or_insert(((insn, count), 0));
+            *sum += count;
+            if count > busiest.1 {
+                *busiest = (insn, count);
+            }
+        }
+        let mut insns: Vec<(u32, u32)> = found.values().map(|(b, sum)| (b.0, *sum)).collect();
+        insns.sort_unstable_by_key(|&(insn, sum)| (sum, insn));
+        insns.split_off(insns.len().saturating_sub(TOP))
     }
 }
 

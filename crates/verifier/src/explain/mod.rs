@@ -69,7 +69,11 @@ pub fn explain(program: &Program, rejection: &Rejection, log: &str) -> Explanati
         steps = slice::slice(program, rejection, &path);
     }
     let crowd = &rejection.crowd;
-    for &(insn, states) in &crowd.insns {
+    let crowded = match row.scope {
+        rules::Scope::Path => &[],
+        rules::Scope::Program => crowd.insns.as_slice(),
+    };
+    for &(insn, states) in crowded {
         let mut step = step(program, insn, String::new());
         step.notes.push(match (crowd.waiting, states) {
             (true, n) => format!("branches from here that still wait: {n}"),
@@ -77,7 +81,9 @@ pub fn explain(program: &Program, rejection: &Rejection, log: &str) -> Explanati
         });
         steps.push(step);
     }
-    if let (Some(last), Some(note)) = (steps.last_mut(), &crowd.differing) {
+    if let (false, Some(last), Some(note)) =
+        (crowded.is_empty(), steps.last_mut(), &crowd.differing)
+    {
         last.notes.push(note.clone());
     }
     Explanation {

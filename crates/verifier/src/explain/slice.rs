@@ -57,6 +57,7 @@ pub fn slice(program: &Program, rejection: &Rejection, path: &Path<'_>) -> Vec<S
         .iter()
         .filter_map(|line| alloc_insn(line))
         .collect();
+    let opener = opener(&rejection.message, walked);
     let mut steps = Vec::new();
     for (at, here) in walked.iter().enumerate().rev() {
         if steps.len() >= MAX_STEPS {
@@ -79,6 +80,9 @@ pub fn slice(program: &Program, rejection: &Rejection, path: &Path<'_>) -> Vec<S
         if acquired.contains(&here.insn) {
             notes.push("the reference is acquired here".to_owned());
         }
+        if opener == Some(at) {
+            notes.push("the section begins here".to_owned());
+        }
         if !notes.is_empty() {
             let mut step = step(program, here.insn, here.listing.to_owned());
             step.notes = notes;
@@ -88,6 +92,35 @@ pub fn slice(program: &Program, rejection: &Rejection, path: &Path<'_>) -> Vec<S
     steps.reverse();
     steps.push(last);
     steps
+}
+
+/// Functions that begin a section which must be ended.
+const OPENERS: [&str; 7] = [
+    "bpf_spin_lock",
+    "bpf_spin_lock_irqsave",
+    "bpf_res_spin_lock",
+    "bpf_res_spin_lock_irqsave",
+    "bpf_rcu_read_lock",
+    "bpf_preempt_disable",
+    "bpf_local_irq_save",
+];
+
+/// The call that began the section which the message speaks of.
+fn opener(message: &str, walked: &[Walked<'_>]) -> Option<usize> {
+    let speaks = [
+        "-ed region",
+        "holding a lock",
+        "different lock",
+        "nested rcu",
+    ];
+    if !speaks.iter().any(|words| message.contains(words)) {
+        return None;
+    }
+    walked.iter().rposition(|here| {
+        let call = here.listing.strip_prefix("call ");
+        let name = call.and_then(|call| call.split('#').next());
+        name.is_some_and(|name| OPENERS.contains(&name))
+    })
 }
 
 /// Calls that are open at each instruction of the path.
