@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let target = Target {
-        kernel_btf: object.btf.as_deref(),
+        kernel_btf: object.btf.as_deref().into(),
         kconfig: Some("CONFIG_HZ=250\nCONFIG_NAME=\"x\"\nCONFIG_BPF=y\n"),
         kallsyms: Some("ffffffff81234567 d jiffies\n"),
         ..Target::default()

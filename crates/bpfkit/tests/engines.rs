@@ -80,7 +80,7 @@ fn engines_agree_on_the_selftests() {
     let btf = fs::read("/sys/kernel/btf/vmlinux").ok();
     let btf = btf.and_then(|bytes| Btf::parse(&bytes).ok());
     let target = Target {
-        kernel_btf: btf.as_ref(),
+        kernel_btf: btf.as_ref().into(),
         ..Target::default()
     };
     let mut paths: Vec<PathBuf> = fs::read_dir(corpus)

@@ -2,6 +2,7 @@
 //!
 //! - [`Btf`] reads a `.BTF` section or `/sys/kernel/btf/vmlinux` in one pass and hands
 //!   out cheap views, [`Type`]; names and tags are indexed when first asked for.
+//! - [`KernelBtf`] is a kernel's as a caller has it: none, read, or read when first asked for.
 //! - [`BtfBuilder`] writes BTF.
 //! - [`dump`] prints types as C and as `bpftool btf dump` does.
 //! - [`ext`] reads and writes `.BTF.ext`: functions, source lines, CO-RE records.
@@ -35,6 +36,7 @@ mod error;
 pub mod ext;
 mod header;
 mod index;
+mod kernel;
 mod kind;
 mod layout;
 mod survey;
@@ -45,6 +47,7 @@ pub use btf::Btf;
 pub use builder::{BtfBuilder, MemberDef};
 pub use error::{BtfError, BtfErrorKind, Section};
 pub use index::essential_name;
+pub use kernel::{KernelBtf, LazyBtf};
 pub use kind::Kind;
 pub use types::{Array, EnumValue, Int, IntEncoding, Linkage, Member, Param, Type, VarSecinfo};
 pub use walk::{Place, Step, Walk};

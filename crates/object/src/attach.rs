@@ -20,13 +20,13 @@ pub(crate) fn find(
     target: &Target<'_>,
 ) -> Result<Option<BtfAttach>, ObjectError> {
     let wanted = SectionDef::find(&program.section).is_some_and(|def| def.attach_btf);
-    let Some(kernel) = target.kernel_btf else {
-        return Ok(None);
-    };
     // A replacement attaches to a program, which is chosen when it is loaded.
     if !wanted || program.prog_type == ProgType::Ext {
         return Ok(None);
     }
+    let Some(kernel) = target.kernel_btf.get() else {
+        return Ok(None);
+    };
     let fail = |message| Err(ObjectError::new(ErrorKind::Attach, message));
     let name = &program.name;
     let Some(attach) = &program.attach_target else {

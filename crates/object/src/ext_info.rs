@@ -53,6 +53,11 @@ impl ExtInfo {
         within(&self.lines, function, |r| r.insn_off)
     }
 
+    /// Whether any function has CO-RE records.
+    pub fn has_core(&self) -> bool {
+        !self.core.is_empty()
+    }
+
     /// The CO-RE records of a function, with their numbers.
     pub fn core(&self, function: &Function) -> &[(usize, CoreRelo)] {
         within(&self.core, function, |(_, r)| r.insn_off)

@@ -39,21 +39,22 @@ pub(crate) struct Scope<'a> {
 const KNOWN: [u32; 5] = [1, 2, 3, 4, 10];
 
 impl Scope<'_> {
-    /// What a relocation makes an instruction refer to. `number` is the relocation's in
-    /// its section, `index` the instruction's in its program; both are for messages.
+    /// What a relocation makes an instruction refer to. For messages: `table` is the index
+    /// of the section that holds it, `number` its place there, `index` the instruction's in
+    /// its program.
     pub fn resolve(
         &self,
         program: &str,
         insn: Insn,
         index: u32,
-        number: usize,
+        (table, number): (usize, usize),
         relocation: Relocation,
     ) -> Result<Reference, ObjectError> {
         let wrong = |message: String| ObjectError::new(ErrorKind::Relocation, message);
         if !KNOWN.contains(&relocation.kind) {
             let kind = relocation.kind;
             return Err(wrong(format!(
-                "ELF relo #{number} has unexpected type {kind}"
+                "ELF relo #{number} in section #{table} has unexpected type {kind}"
             )));
         }
         let Some(symbol) = self.elf.symbols.get(relocation.symbol) else {

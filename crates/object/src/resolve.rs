@@ -31,7 +31,7 @@ pub(crate) fn find<'a>(
     name: &str,
     kind: Kind,
 ) -> Option<(Type<'a>, Option<u32>)> {
-    let kernel = target.kernel_btf?;
+    let kernel = target.kernel_btf.get()?;
     if let Some(t) = kernel.by_name(name, kind) {
         return Some((t, None));
     }
@@ -54,7 +54,7 @@ pub(crate) fn resolve(
         ExternKind::Kconfig(_) => Ok(Resolved::Missing),
         ExternKind::Variable { type_id: 0 } => addresses.resolve(ext),
         // Nothing is known of the kernel: id 0 stands for whatever has the name.
-        _ if target.kernel_btf.is_none() => Ok(Resolved::Typed {
+        _ if target.kernel_btf.get().is_none() => Ok(Resolved::Typed {
             id: 0,
             module: None,
         }),

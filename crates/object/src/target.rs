@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bpfkit_btf::Btf;
+use bpfkit_btf::{Btf, KernelBtf};
 
 /// The kernel that a program is linked against, as far as the caller knows it. All of it
 /// is given: this crate reads no files.
@@ -13,7 +13,7 @@ use bpfkit_btf::Btf;
 #[derive(Clone, Debug)]
 pub struct Target<'a> {
     /// The kernel's BTF (`/sys/kernel/btf/vmlinux`).
-    pub kernel_btf: Option<&'a Btf>,
+    pub kernel_btf: KernelBtf<'a>,
     /// BTF of the kernel's modules, in the order in which to search them.
     pub modules: &'a [ModuleBtf],
     /// The kernel's configuration, decompressed (`/boot/config-*`, `/proc/config.gz`),
@@ -44,7 +44,7 @@ impl Default for Target<'_> {
     /// Linux 6.18 on x86-64, of which nothing else is known.
     fn default() -> Self {
         Self {
-            kernel_btf: None,
+            kernel_btf: KernelBtf::None,
             modules: &[],
             kconfig: None,
             kallsyms: None,

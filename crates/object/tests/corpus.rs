@@ -113,7 +113,7 @@ fn selftests_open_and_link() {
         let targets = [
             Some(Target::default()),
             kernel.as_ref().map(|btf| Target {
-                kernel_btf: Some(btf),
+                kernel_btf: btf.into(),
                 ..Target::default()
             }),
         ];

@@ -19,7 +19,7 @@ fn exercise(bytes: &[u8], kernel: &Btf) -> bool {
         }
     };
     let target = Target {
-        kernel_btf: Some(kernel),
+        kernel_btf: kernel.into(),
         kconfig: Some("CONFIG_NUMBER=7\nCONFIG_NAME=\"x\"\n"),
         kallsyms: Some("ffffffff81234567 d untyped_address\n"),
         ..Target::default()
@@ -37,7 +37,7 @@ fn exercise(bytes: &[u8], kernel: &Btf) -> bool {
             assert!(program.refs.is_sorted_by_key(|r| r.insn));
             programs.push(program);
         }
-        if target.kernel_btf.is_some() {
+        if target.kernel_btf.get().is_some() {
             let _ = object.write(&programs);
         }
         let _ = linker.maps();

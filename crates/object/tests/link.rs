@@ -201,7 +201,10 @@ fn relocation_types_of_older_compilers_are_taken_and_others_not() {
             Err(e) => {
                 assert!(!works, "{e}");
                 assert_eq!(e.kind(), ErrorKind::Relocation);
-                assert_eq!(e.message(), "ELF relo #2 has unexpected type 77");
+                assert_eq!(
+                    e.message(),
+                    "ELF relo #2 in section #5 has unexpected type 77"
+                );
                 assert_eq!((e.section(), e.offset()), (Some("tc"), Some(0x50)));
             }
         }

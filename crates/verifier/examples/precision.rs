@@ -31,7 +31,7 @@ fn main() -> Result<(), Error> {
         let bytes = std::fs::read(&path)?;
         let object = Object::open(&path, &bytes)?;
         let target = Target {
-            kernel_btf: kernel.as_ref(),
+            kernel_btf: kernel.as_ref().into(),
             ..Target::default()
         };
         let mut linker = Linker::new(&object, &target);

@@ -212,7 +212,7 @@ impl Checker<'_> {
                 return self.kptr_matches(&field, &reg, n).map_err(|_| Errno::Acces);
             }
             let object =
-                object.or_else(|| Some(self.kernel?.by_name("sock_common", Kind::Struct)?.id()));
+                object.or_else(|| Some(self.kernel()?.by_name("sock_common", Kind::Struct)?.id()));
             let Some(need) = object else {
                 return Err(Errno::Fault);
             };
@@ -337,7 +337,7 @@ impl Checker<'_> {
         if !(reg.is_null() && may_be_null) {
             let object = match (kind, btf) {
                 (ArgKind::PtrToBtfId, Some(name)) => {
-                    let kernel = self.kernel;
+                    let kernel = self.kernel();
                     let id = kernel
                         .and_then(|k| k.by_name(name, Kind::Struct))
                         .map(|t| t.id());

@@ -310,7 +310,7 @@ impl Checker<'_> {
                 regs[0] = caller[1];
                 regs[1] = pointer(RegType::BTF_ID);
                 let vma = self
-                    .kernel
+                    .kernel()
                     .and_then(|k| k.by_name("vm_area_struct", Kind::Struct));
                 regs[1].set_btf(BtfOf::Kernel, vma.map_or(0, |t| t.id()));
                 regs[2] = caller[4];

@@ -69,7 +69,6 @@ impl<'a> Checker<'a> {
         Checker {
             env,
             program,
-            kernel: env.kernel_btf,
             local,
             attach: AttachInfo::new(program, env),
             insns: program.insns.clone(),
@@ -501,7 +500,7 @@ impl<'a> Checker<'a> {
         let ret = self
             .attach
             .proto
-            .and_then(|p| peel(self.kernel?, p.type_id()));
+            .and_then(|p| peel(self.kernel()?, p.type_id()));
         ret.is_some_and(|t| t.is(Kind::Ptr))
     }
 
@@ -514,8 +513,8 @@ impl<'a> Checker<'a> {
         let wanted = self
             .attach
             .proto
-            .and_then(|p| peel(self.kernel?, p.type_id()))
-            .and_then(|t| peel(self.kernel?, t.type_id()));
+            .and_then(|p| peel(self.kernel()?, p.type_id()))
+            .and_then(|t| peel(self.kernel()?, t.type_id()));
         if wanted.is_some_and(|t| t.id() == reg.btf().1) {
             self.check_unmoved(&reg, n, false)?;
             return Ok(true);

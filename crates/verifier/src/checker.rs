@@ -143,7 +143,6 @@ pub(crate) enum Next {
 pub(crate) struct Checker<'a> {
     pub env: &'a Environment<'a>,
     pub program: &'a Program,
-    pub kernel: Option<&'a Btf>,
     pub local: Option<&'a Btf>,
     pub attach: AttachInfo<'a>,
     pub insns: Vec<Insn>,
@@ -240,9 +239,14 @@ impl<'a> Checker<'a> {
         self.id_gen
     }
 
+    /// The kernel's BTF. Asking for it may take milliseconds, once.
+    pub fn kernel(&self) -> Option<&'a Btf> {
+        self.env.kernel_btf.get()
+    }
+
     pub fn btf(&self, of: BtfOf) -> Option<&'a Btf> {
         match of {
-            BtfOf::Kernel => self.kernel,
+            BtfOf::Kernel => self.kernel(),
             BtfOf::Program => self.local,
         }
     }

@@ -92,7 +92,7 @@ impl<'a> Checker<'a> {
             K::FlowKeys => RegType::FLOW_KEYS,
             K::TpBuffer => RegType::TP_BUFFER,
             K::TrustedBtf(name) => {
-                let id = self.kernel?.by_name(name, Kind::Struct)?.id();
+                let id = self.kernel()?.by_name(name, Kind::Struct)?.id();
                 let ty = RegType::BTF_ID.with(TypeFlags::PTR_TRUSTED);
                 return Some(CtxValue {
                     btf: (BtfOf::Kernel, id),
@@ -131,7 +131,7 @@ impl<'a> Checker<'a> {
             say!(self, "func '{name}' offset {off} is not multiple of 8\n");
             return None;
         }
-        let btf = self.kernel?;
+        let btf = self.kernel()?;
         let proto = self.attach.proto;
         let index = Self::arg_index(btf, proto, off as u32);
         let skipped = u32::from(self.attach.skips_first);

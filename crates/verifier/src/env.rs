@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bpfkit_btf::Btf;
+use bpfkit_btf::KernelBtf;
 use bpfkit_object::Program;
 use bpfkit_spec::KernelVersion;
 
@@ -28,7 +28,7 @@ impl fmt::Debug for Symbols<'_> {
 #[derive(Clone, Debug)]
 pub struct Environment<'a> {
     /// The kernel's BTF.
-    pub kernel_btf: Option<&'a Btf>,
+    pub kernel_btf: KernelBtf<'a>,
     /// Version to judge by.
     pub kernel_version: KernelVersion,
     /// Whether the loading process has `CAP_BPF`, `CAP_PERFMON` and `CAP_SYS_ADMIN`.
@@ -76,9 +76,9 @@ pub struct ExtensionTarget<'a> {
 
 impl<'a> Environment<'a> {
     /// Of a privileged process on Linux 6.18 with that BTF.
-    pub const fn new(kernel_btf: Option<&'a Btf>) -> Environment<'a> {
+    pub fn new(kernel_btf: impl Into<KernelBtf<'a>>) -> Environment<'a> {
         Environment {
-            kernel_btf,
+            kernel_btf: kernel_btf.into(),
             kernel_version: KernelVersion::TARGET,
             privileged: true,
             log_level: 0,

@@ -295,7 +295,7 @@ impl<'a> Checker<'a> {
     fn kernel_twin(&mut self, at: usize, pointee: Option<Type<'a>>) -> Res<u32> {
         let (kind, full) = pointee.map_or(("UNKNOWN", ""), |p| (p.kind().upper_name(), p.name()));
         let name = full.split("___").next().unwrap_or(full);
-        let twin = pointee.and_then(|p| self.kernel?.by_name(name, p.kind()));
+        let twin = pointee.and_then(|p| self.kernel()?.by_name(name, p.kind()));
         let Some(twin) = twin else {
             fail!(
                 self,

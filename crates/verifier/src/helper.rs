@@ -429,7 +429,7 @@ impl Checker<'_> {
                         (field.of, field.type_id)
                     }
                     (_, Some(name)) => {
-                        let t = self.kernel.and_then(|k| k.by_name(name, Kind::Struct));
+                        let t = self.kernel().and_then(|k| k.by_name(name, Kind::Struct));
                         (BtfOf::Kernel, t.map_or(0, |t| t.id()))
                     }
                     _ => return Err(Errno::Fault),

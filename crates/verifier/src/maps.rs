@@ -1,6 +1,6 @@
 //! What the verifier knows of a map.
 
-use bpfkit_btf::Btf;
+use bpfkit_btf::{Btf, KernelBtf};
 use bpfkit_object::{MapDef, MapOrigin};
 use bpfkit_spec::{KernelVersion, MapType};
 
@@ -35,7 +35,7 @@ impl<'a> MapInfo<'a> {
     pub fn list(
         defs: &'a [MapDef],
         btf: Option<&Btf>,
-        kernel: Option<&Btf>,
+        kernel: KernelBtf<'_>,
         version: KernelVersion,
     ) -> Vec<MapInfo<'a>> {
         let mut all: Vec<MapInfo<'a>> = defs
@@ -57,7 +57,7 @@ impl<'a> MapInfo<'a> {
     fn one(
         def: &'a MapDef,
         btf: Option<&Btf>,
-        kernel: Option<&Btf>,
+        kernel: KernelBtf<'_>,
         version: KernelVersion,
     ) -> MapInfo<'a> {
         // The loader gives no types for these.

@@ -1,7 +1,7 @@
 //! Special fields of map values and allocated objects: locks, timers, kernel pointers,
 //! lists and trees.
 
-use bpfkit_btf::{Btf, Kind, Type};
+use bpfkit_btf::{Btf, KernelBtf, Kind, Type};
 use bpfkit_spec::{Feature, KernelVersion};
 
 use crate::reg::BtfOf;
@@ -108,7 +108,7 @@ impl Record {
     /// Of a map's value.
     pub fn of_map_value(
         btf: &Btf,
-        kernel: Option<&Btf>,
+        kernel: KernelBtf<'_>,
         type_id: u32,
         version: KernelVersion,
     ) -> Record {
@@ -120,7 +120,7 @@ impl Record {
     }
 
     /// Of an allocated object.
-    pub fn of_object(btf: &Btf, kernel: Option<&Btf>, type_id: u32) -> Record {
+    pub fn of_object(btf: &Btf, kernel: KernelBtf<'_>, type_id: u32) -> Record {
         Finder::find(btf, kernel, type_id, IN_OBJECTS, TAGS)
     }
 
@@ -170,13 +170,13 @@ const MAX_FIELDS: usize = 11;
 struct Finder<'a> {
     tags: Tags,
     btf: &'a Btf,
-    kernel: Option<&'a Btf>,
+    kernel: KernelBtf<'a>,
     kinds: u32,
     fields: Vec<Field>,
 }
 
 impl<'a> Finder<'a> {
-    fn find(btf: &'a Btf, kernel: Option<&'a Btf>, type_id: u32, kinds: u32, tags: Tags) -> Record {
+    fn find(btf: &'a Btf, kernel: KernelBtf<'a>, type_id: u32, kinds: u32, tags: Tags) -> Record {
         let mut finder = Finder {
             tags,
             btf,
@@ -312,10 +312,11 @@ impl<'a> Finder<'a> {
         if self.kinds & kind.bit() == 0 || !pointee.is(Kind::Struct) {
             return;
         }
-        let of_kernel = self
-            .kernel
-            .filter(|_| kind != FieldKind::UserPtr)
-            .and_then(|k| k.by_name(pointee.name(), Kind::Struct));
+        let of_kernel = match kind {
+            FieldKind::UserPtr => None,
+            _ => self.kernel.get(),
+        }
+        .and_then(|k| k.by_name(pointee.name(), Kind::Struct));
         let (of, id) = match of_kernel {
             Some(t) => (BtfOf::Kernel, t.id()),
             None => (BtfOf::Program, pointee.id()),

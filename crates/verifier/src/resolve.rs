@@ -218,7 +218,7 @@ impl Checker<'_> {
 
     /// A kernel variable or function by its BTF id.
     fn resolve_kernel_symbol(&mut self, at: usize, id: u32) -> Res {
-        let Some(btf) = self.kernel else {
+        let Some(btf) = self.kernel() else {
             fail!(
                 self,
                 Inval,

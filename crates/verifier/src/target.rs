@@ -78,10 +78,9 @@ impl<'a> AttachInfo<'a> {
             returns_void: false,
             type_id: 0,
         };
-        if let (Some(btf), Some(at)) = (
-            env.kernel_btf,
-            program.attach.as_ref().ok().copied().flatten(),
-        ) && at.module.is_none()
+        if let Some(at) = program.attach.as_ref().ok().copied().flatten()
+            && at.module.is_none()
+            && let Some(btf) = env.kernel_btf.get()
         {
             info.type_id = at.type_id;
             info.resolve(btf, at.member);
@@ -292,7 +291,7 @@ impl Checker<'_> {
         let decl = &self.program.decl;
         let id = self.attach.type_id;
         let name = self.attach.name;
-        if id == 0 || self.kernel.is_none() {
+        if id == 0 || self.kernel().is_none() {
             fail!(self, Inval, "Tracing programs must provide btf_id\n");
         }
         let raw = decl.attach_type == AttachType::TraceRawTp;

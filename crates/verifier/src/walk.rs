@@ -308,7 +308,7 @@ impl<'a> Checker<'a> {
             return known.clone();
         }
         let record = match (of, self.local) {
-            (BtfOf::Program, Some(btf)) => Record::of_object(btf, self.kernel, id),
+            (BtfOf::Program, Some(btf)) => Record::of_object(btf, self.env.kernel_btf, id),
             _ => Record::default(),
         };
         let record = std::rc::Rc::new(record);
@@ -542,7 +542,7 @@ impl<'a> Checker<'a> {
         let Some(map) = reg.map() else {
             return Err(Errno::Fault);
         };
-        let Some(kernel) = self.kernel else {
+        let Some(kernel) = self.kernel() else {
             fail!(
                 self,
                 NotSupp,
@@ -591,7 +591,7 @@ impl<'a> Checker<'a> {
             fail!(self, Acces, "only read is supported\n");
         }
         let span = self
-            .kernel
+            .kernel()
             .and_then(|k| member_span(k, k.by_name("nf_conn", Kind::Struct)?, "mark"));
         match span {
             Some((start, width)) if start as i32 == off && size <= width as i32 => Ok(()),
@@ -612,7 +612,7 @@ impl<'a> Checker<'a> {
         if writable.fields.is_empty() {
             return Ok(());
         }
-        let kernel = self.kernel.ok_or(Errno::Acces)?;
+        let kernel = self.kernel().ok_or(Errno::Acces)?;
         let spans = self.writable.entry(writable.object).or_insert_with(|| {
             let object = kernel.by_name(name, Kind::Struct);
             let paths = writable.fields.iter();

@@ -305,7 +305,7 @@ fn memory_arguments_are_no_context() {
             type_id: taker,
             global: true,
         });
-        let verdict = verify(&program, &[], &Environment::new(Some(&btf)));
+        let verdict = verify(&program, &[], &Environment::new(&*btf));
         (verdict.result.is_ok(), verdict.log)
     };
     let (accepted, log) = with("");

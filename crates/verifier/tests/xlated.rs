@@ -334,7 +334,7 @@ fn selftests_find_the_listings_that_they_expect() {
         };
         let object = bpfkit_object::Object::open(name, &bytes).unwrap();
         let target = bpfkit_object::Target {
-            kernel_btf: kernel.as_ref(),
+            kernel_btf: kernel.as_ref().into(),
             ..Default::default()
         };
         let mut linker = bpfkit_object::Linker::new(&object, &target);

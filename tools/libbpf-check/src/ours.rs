@@ -44,7 +44,7 @@ impl Kernel {
     /// The kernel as a target to link against, with its BTF or without.
     pub fn target(&self, with_btf: bool) -> Target<'_> {
         Target {
-            kernel_btf: self.btf.as_ref().filter(|_| with_btf),
+            kernel_btf: self.btf.as_ref().filter(|_| with_btf).into(),
             kconfig: self.kconfig.as_deref(),
             kallsyms: self.kallsyms.as_deref(),
             kernel_version: self.version,

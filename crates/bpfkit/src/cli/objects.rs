@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use bpfkit_btf::Btf;
+use bpfkit_btf::{Btf, KernelBtf, LazyBtf};
 use bpfkit_object::{Object, Target};
 
 use crate::cli::failure::{Failure, Result};
@@ -28,7 +28,7 @@ pub struct LinkArguments {
 
 /// What a program is linked against, read from files.
 pub struct Kernel {
-    btf: Option<Btf>,
+    btf: Option<LazyBtf>,
     kconfig: Option<String>,
     /// The BTF is this machine's.
     is_running: bool,
@@ -44,8 +44,11 @@ impl LinkArguments {
     /// Reads the files that the options name.
     pub fn read(&self) -> Result<Kernel> {
         let btf = match &self.btf {
-            Some(path) => Some(parse_btf(path)?),
-            None if Path::new(KERNEL_BTF).exists() => Some(parse_btf(Path::new(KERNEL_BTF))?),
+            Some(path) => {
+                let btf = parse_btf(path)?;
+                Some(LazyBtf::new(|| Some(btf)))
+            }
+            None if Path::new(KERNEL_BTF).exists() => Some(LazyBtf::new(running_btf)),
             None => None,
         };
         let kconfig = match &self.kconfig {
@@ -62,9 +65,9 @@ impl LinkArguments {
 }
 
 impl Kernel {
-    /// Its BTF, if there is one.
-    pub fn btf(&self) -> Option<&Btf> {
-        self.btf.as_ref()
+    /// Its BTF, if there is one; this machine's is read when first asked for.
+    pub fn btf(&self) -> KernelBtf<'_> {
+        self.btf.as_ref().map_or(KernelBtf::None, KernelBtf::Later)
     }
 
     /// Whether the kernel has a symbol; of another than the running one, every symbol.
@@ -96,7 +99,7 @@ impl Kernel {
     /// As the linker takes it.
     pub fn target(&self) -> Target<'_> {
         Target {
-            kernel_btf: self.btf.as_ref(),
+            kernel_btf: self.btf(),
             kconfig: self.kconfig.as_deref(),
             ..Target::default()
         }
@@ -111,6 +114,13 @@ pub fn running_config() -> Option<String> {
         .read_to_string(&mut text)
         .ok()?;
     Some(text)
+}
+
+/// This machine's BTF; where it cannot be used, a warning, and none.
+fn running_btf() -> Option<Btf> {
+    parse_btf(Path::new(KERNEL_BTF))
+        .inspect_err(|failure| anstream::eprintln!("warning: {}", failure.message))
+        .ok()
 }
 
 fn parse_btf(path: &Path) -> Result<Btf> {

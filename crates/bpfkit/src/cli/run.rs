@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bpfkit::kernel::KernelEngine;
 use bpfkit::{Checks, MapOptions, Session, SessionOptions};
-use bpfkit_btf::Btf;
+use bpfkit_btf::KernelBtf;
 use bpfkit_jit::Arch;
 use bpfkit_object::Object;
 use bpfkit_runtime::context::{Input, InputError};
@@ -333,7 +333,7 @@ struct Runner<'a> {
     /// Context bytes given on the command line.
     ctx: Option<Vec<u8>>,
     /// BTF of the kernel that the program is linked against.
-    kernel_btf: Option<&'a Btf>,
+    kernel_btf: KernelBtf<'a>,
     vm: Vm,
     tally: Tally,
     events: Reader<'a>,
@@ -472,10 +472,12 @@ impl Runner<'_> {
     }
 
     fn new_input(&self, packet: &[u8]) -> std::result::Result<Input, InputError> {
-        let mut input = match (self.prog_type(), self.kernel_btf) {
-            (ProgType::Netfilter, Some(btf)) => return Input::netfilter(packet, btf),
-            (prog_type, _) => Input::packet(prog_type, packet)?,
-        };
+        if self.prog_type() == ProgType::Netfilter
+            && let Some(btf) = self.kernel_btf.get()
+        {
+            return Input::netfilter(packet, btf);
+        }
+        let mut input = Input::packet(self.prog_type(), packet)?;
         if let Some(ctx) = &self.ctx {
             input.set_context(ctx)?;
         }

@@ -29,7 +29,7 @@ pub struct Linker<'a> {
     object: &'a Object,
     target: &'a Target<'a>,
     /// Sections of relocations by the section that they belong to, in order of offset.
-    relocations: FxHashMap<usize, Vec<(usize, Relocation)>>,
+    relocations: FxHashMap<usize, Vec<Entry>>,
     core: Option<Relocator<'a>>,
     kconfig: KconfigValues,
     addresses: Addresses,
@@ -37,12 +37,26 @@ pub struct Linker<'a> {
     strings: FxHashMap<u32, Arc<str>>,
 }
 
+/// A relocation of instructions.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Index of the section that holds it.
+    table: usize,
+    /// Its number there.
+    number: usize,
+    relocation: Relocation,
+}
+
 impl<'a> Linker<'a> {
     /// A linker for that object and target.
     pub fn new(object: &'a Object, target: &'a Target<'a>) -> Self {
         let modules = target.modules.iter().map(|m| m.btf.as_ref()).collect();
-        let core = match (&object.btf, target.kernel_btf) {
-            (Some(local), Some(kernel)) => Some(Relocator::new(local, Some(kernel), modules)),
+        // Asking for the kernel's BTF takes time.
+        let core = match &object.btf {
+            Some(local) if object.ext.has_core() => target
+                .kernel_btf
+                .get()
+                .map(|kernel| Relocator::new(local, Some(kernel), modules)),
             _ => None,
         };
         let vars: Vec<_> = object.externs.kconfig().collect();
@@ -169,7 +183,7 @@ impl<'a> Linker<'a> {
         let MapOrigin::StructOps { kernel_type, .. } = &def.origin else {
             return Ok(None);
         };
-        let (Some(kernel), Some(local)) = (self.target.kernel_btf, &self.object.btf) else {
+        let (Some(kernel), Some(local)) = (self.target.kernel_btf.get(), &self.object.btf) else {
             return Ok(None);
         };
         let layout = KernelLayout::find(kernel, self.target, kernel_type)?;
@@ -231,9 +245,12 @@ impl<'a> Linker<'a> {
 
 /// All relocations of executable sections, sorted so that those of a function can be cut
 /// out.
-fn relocations(object: &Object) -> FxHashMap<usize, Vec<(usize, Relocation)>> {
-    let mut all: FxHashMap<usize, Vec<(usize, Relocation)>> = FxHashMap::default();
-    for section in object.elf.sections.iter().filter(|s| s.is_rel()) {
+fn relocations(object: &Object) -> FxHashMap<usize, Vec<Entry>> {
+    let mut all: FxHashMap<usize, Vec<Entry>> = FxHashMap::default();
+    for (table, section) in object.elf.sections.iter().enumerate() {
+        if !section.is_rel() {
+            continue;
+        }
         let of = section.info as usize;
         if object
             .elf
@@ -241,15 +258,20 @@ fn relocations(object: &Object) -> FxHashMap<usize, Vec<(usize, Relocation)>> {
             .get(of)
             .is_some_and(|s| s.is_exec() && s.is_progbits())
         {
+            let numbered = object.elf.relocations(section).enumerate();
             all.entry(of)
                 .or_default()
-                .extend(object.elf.relocations(section).enumerate());
+                .extend(numbered.map(|(number, relocation)| Entry {
+                    table,
+                    number,
+                    relocation,
+                }));
         }
     }
     for list in all.values_mut() {
-        list.sort_by_key(|(_, r)| r.offset);
+        list.sort_by_key(|e| e.relocation.offset);
         // No instruction has two in an object that a compiler wrote.
-        list.dedup_by_key(|(_, r)| r.offset);
+        list.dedup_by_key(|e| e.relocation.offset);
     }
     all
 }

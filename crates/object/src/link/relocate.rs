@@ -6,6 +6,7 @@ use bpfkit_btf::ext::CoreRelo;
 use bpfkit_isa::{Insn, code};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::Entry;
 use super::image::{Frame, Image};
 use crate::error::{ErrorKind, ObjectError};
 use crate::externs::ExternKind;
@@ -111,8 +112,8 @@ impl Image<'_, '_> {
             .get(&function.section)
             .map_or(&[][..], |v| v);
         let bytes = function.bytes();
-        let first = all.partition_point(|(_, r)| r.offset < bytes.start as u64);
-        let end = all.partition_point(|(_, r)| r.offset < bytes.end as u64);
+        let first = all.partition_point(|e| e.relocation.offset < bytes.start as u64);
+        let end = all.partition_point(|e| e.relocation.offset < bytes.end as u64);
         let own: Vec<_> = all.get(first..end).unwrap_or(&[]).to_vec();
         let section = object
             .elf
@@ -120,7 +121,12 @@ impl Image<'_, '_> {
             .get(function.section)
             .map_or("", |s| s.name.as_str());
         let name = object.function_name(function);
-        for (number, relocation) in own {
+        for entry in own {
+            let Entry {
+                table,
+                number,
+                relocation,
+            } = entry;
             let at = |e: ObjectError| e.at(section, relocation.offset);
             if !relocation.offset.is_multiple_of(SLOT) {
                 return Err(at(ObjectError::new(
@@ -143,7 +149,7 @@ impl Image<'_, '_> {
                 maps: &object.places,
             };
             let reference = scope
-                .resolve(name, insn, slot, number, relocation)
+                .resolve(name, insn, slot, (table, number), relocation)
                 .map_err(at)?;
             match reference {
                 Reference::Function {

@@ -42,7 +42,7 @@ pub fn kernel() -> Arc<Btf> {
 /// That kernel, of which nothing else is known.
 pub fn target(btf: &Btf) -> Target<'_> {
     Target {
-        kernel_btf: Some(btf),
+        kernel_btf: btf.into(),
         ..Target::default()
     }
 }

@@ -69,7 +69,7 @@ impl<'a> Checker<'a> {
         pointee: Option<Type<'a>>,
         params: &[Param<'a>],
     ) -> Res<ArgKind> {
-        let Some(btf) = self.kernel else {
+        let Some(btf) = self.kernel() else {
             return Err(Errno::Fault);
         };
         let name = params[at].name();
@@ -170,7 +170,7 @@ impl<'a> Checker<'a> {
     }
 
     pub(super) fn check_kfunc_args(&mut self, kfunc: &Kfunc<'a>, info: &mut Info) -> Res {
-        let Some(btf) = self.kernel else {
+        let Some(btf) = self.kernel() else {
             return Err(Errno::Fault);
         };
         let fname = kfunc.name;

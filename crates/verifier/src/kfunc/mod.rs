@@ -223,7 +223,7 @@ enum ArgKind {
 impl<'a> Checker<'a> {
     /// Notes a kernel function that the program calls.
     pub fn add_kfunc(&mut self, id: i32, off: i16) -> Res {
-        if self.kernel.is_none() {
+        if self.kernel().is_none() {
             fail!(
                 self,
                 NotSupp,
@@ -241,7 +241,7 @@ impl<'a> Checker<'a> {
             return Ok(());
         }
         let func = self
-            .kernel
+            .kernel()
             .and_then(|k| k.type_by_id(id as u32))
             .filter(|t| t.is(Kind::Func));
         let Some((func, proto)) = func.and_then(|f| Some((f, f.proto()?))) else {

@@ -102,7 +102,7 @@ impl<'a> Checker<'a> {
             }
             ArgKind::Map | ArgKind::Object => self.object_arg(kfunc, at, kind, pointee, &reg)?,
             ArgKind::Memory => {
-                let Some(btf) = self.kernel else {
+                let Some(btf) = self.kernel() else {
                     return Err(Errno::Fault);
                 };
                 let size = pointee.and_then(|t| btf.size_of(t.id()));
@@ -232,7 +232,7 @@ impl<'a> Checker<'a> {
         pointee: Option<Type<'a>>,
         reg: &Reg,
     ) -> Res {
-        let Some(btf) = self.kernel else {
+        let Some(btf) = self.kernel() else {
             return Err(Errno::Fault);
         };
         let ty = reg.ty;

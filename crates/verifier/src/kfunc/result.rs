@@ -14,7 +14,7 @@ use super::{Info, Kfunc, MAX_PERCPU_OBJECT, Special};
 
 impl<'a> Checker<'a> {
     pub(super) fn set_kfunc_result(&mut self, kfunc: &Kfunc<'a>, info: &mut Info) -> Res {
-        let Some(btf) = self.kernel else {
+        let Some(btf) = self.kernel() else {
             return Err(Errno::Fault);
         };
         let name = kfunc.name;
@@ -220,7 +220,7 @@ impl<'a> Checker<'a> {
             }
             Special::CastToKernCtx => {
                 let id = context::of(self.prog_type())
-                    .and_then(|l| self.kernel?.by_name(l.kernel_name, Kind::Struct))
+                    .and_then(|l| self.kernel()?.by_name(l.kernel_name, Kind::Struct))
                     .map_or(0, |t| t.id());
                 let reg = self.reg_mut(0);
                 reg.set_pointer(RegType::BTF_ID.with(TypeFlags::PTR_TRUSTED));
@@ -228,7 +228,7 @@ impl<'a> Checker<'a> {
             }
             Special::RdonlyCast => {
                 let id = info.constant.unwrap_or(0);
-                let t = self.kernel.and_then(|k| k.type_by_id(id as u32));
+                let t = self.kernel().and_then(|k| k.type_by_id(id as u32));
                 match t {
                     _ if id == 0 => {
                         let ty = RegType::MEM

@@ -144,7 +144,7 @@ const fn size_code(bytes: u32) -> u8 {
 impl Rewriter<'_, '_> {
     /// Offset and size of a member of a structure of the kernel.
     fn kernel_member(&self, of: &str, path: &str) -> Option<(u32, u32)> {
-        let kernel = self.checker.kernel?;
+        let kernel = self.checker.kernel()?;
         member_span(kernel, kernel.by_name(of, Kind::Struct)?, path)
     }
 

@@ -178,7 +178,7 @@ impl Machine {
 
     pub fn target(&self) -> Target<'_> {
         Target {
-            kernel_btf: Some(&self.btf),
+            kernel_btf: (&self.btf).into(),
             kconfig: self.kconfig.as_deref(),
             kallsyms: self.kallsyms.as_deref(),
             ..Target::default()

@@ -8,7 +8,7 @@ use bpfkit::context::Input;
 use bpfkit::jit::Jit;
 use bpfkit::runtime::{FixedHost, LoadErrorKind};
 use bpfkit::{Engine, Interpreter, MapSet, Session, SessionError, SessionOptions, Vm};
-use bpfkit_btf::Btf;
+use bpfkit_btf::{Btf, KernelBtf};
 use bpfkit_maps::Map;
 use bpfkit_object::{ErrorKind, Linker, MapDef, Object, Program, Target};
 use bpfkit_spec::{AttachType, KernelVersion, MapType, ProgType};
@@ -174,7 +174,7 @@ fn by_tags(
         None => None,
     };
     let target = Target {
-        kernel_btf: own.as_deref().or(shared.kernel.btf()),
+        kernel_btf: own.as_deref().map_or(shared.kernel.btf(), KernelBtf::Read),
         ..shared.kernel.target()
     };
     let limited;
@@ -273,7 +273,7 @@ fn judge_program(
 }
 
 impl Shared {
-    fn environment<'a>(&self, btf: Option<&'a Btf>) -> Environment<'a> {
+    fn environment<'a>(&self, btf: KernelBtf<'a>) -> Environment<'a> {
         let mut environment = Environment::new(btf);
         if let Some(version) = self.version {
             environment.kernel_version = version;
