@@ -145,11 +145,17 @@ pub mod info {
     pub const LEN: usize = 4;
     pub const INFO: usize = 8;
 
-    pub const PROG_INFO_BYTES: usize = 72;
+    pub const PROG_INFO_BYTES: usize = 176;
     pub const JITED_LEN: usize = 16;
     pub const XLATED_LEN: usize = 20;
     pub const JITED_INSNS: usize = 24;
     pub const XLATED_INSNS: usize = 32;
+    pub const FUNC_INFO_SIZE: usize = 132;
+    pub const FUNC_INFO: usize = 136;
+    pub const FUNC_INFO_CNT: usize = 144;
+    pub const LINE_INFO_CNT: usize = 148;
+    pub const LINE_INFO: usize = 152;
+    pub const LINE_INFO_SIZE: usize = 172;
 }
 
 /// Field offsets of `BPF_BTF_LOAD`.

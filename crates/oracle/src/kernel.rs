@@ -135,6 +135,10 @@ pub struct ProgInfo {
     pub xlated: Vec<Insn>,
     /// Machine code, if the kernel compiled it and tells.
     pub jited: Vec<u8>,
+    /// First slot of each subprogram with the id of its `FUNC`; empty without BTF.
+    pub functions: Vec<(u32, u32)>,
+    /// Slots that source lines begin at.
+    pub lines: Vec<u32>,
 }
 
 /// The running kernel.
@@ -157,6 +161,8 @@ const DATA_OUT_SLACK: usize = 4096;
 const RDONLY_PROG: u32 = 1 << 7;
 /// Size of a `bpf_line_info`.
 const LINE_RECORD: usize = 16;
+/// Size of a `bpf_func_info`.
+const FUNCTION_RECORD: usize = 8;
 
 /// A program's source lines as the kernel takes them; none if the BTF lacks their texts.
 fn line_records(program: &Program) -> Vec<u8> {
@@ -346,7 +352,7 @@ impl Kernel {
                 .collect();
             attr = attr
                 .u32(prog_load::BTF_FD, btf.fd as u32)
-                .u32(prog_load::FUNC_INFO_SIZE, 8)
+                .u32(prog_load::FUNC_INFO_SIZE, FUNCTION_RECORD as u32)
                 .u64(prog_load::FUNC_INFO, self.child.put(&funcs)?)
                 .u32(prog_load::FUNC_INFO_CNT, program.subprograms.len() as u32);
             let lines = line_records(program);
@@ -642,27 +648,64 @@ impl Kernel {
         Ok(self.child.get(next, map.key_size as usize))
     }
 
-    /// Rewritten instructions and machine code of a loaded program.
+    /// Rewritten instructions, machine code, functions and lines of a loaded program.
     ///
     /// # Errors
     /// Those of `BPF_OBJ_GET_INFO_BY_FD`.
     pub fn info(&mut self, program: ProgHandle) -> Result<ProgInfo, OracleError> {
         let sizes = self.info_with(program, [0; info::PROG_INFO_BYTES])?;
-        let len = |at: usize| u32::from_ne_bytes(sizes[at..at + 4].try_into().expect("four bytes"));
-        let (jited_len, xlated_len) = (len(info::JITED_LEN), len(info::XLATED_LEN));
-        let xlated = self.child.reserve(xlated_len as usize)?;
-        let jited = self.child.reserve(jited_len as usize)?;
+        let number =
+            |at: usize| u32::from_ne_bytes(sizes[at..at + 4].try_into().expect("four bytes"));
+        let (jited_len, xlated_len) = (number(info::JITED_LEN), number(info::XLATED_LEN));
+        let (functions, lines) = (number(info::FUNC_INFO_CNT), number(info::LINE_INFO_CNT));
         let mut request = [0u8; info::PROG_INFO_BYTES];
-        request[info::JITED_LEN..][..4].copy_from_slice(&jited_len.to_ne_bytes());
-        request[info::XLATED_LEN..][..4].copy_from_slice(&xlated_len.to_ne_bytes());
-        request[info::JITED_INSNS..][..8].copy_from_slice(&jited.to_ne_bytes());
-        request[info::XLATED_INSNS..][..8].copy_from_slice(&xlated.to_ne_bytes());
+        let mut ask = |pointer: usize, count: usize, many: u32, size: usize| {
+            let buffer = self.child.reserve(many as usize * size)?;
+            request[count..][..4].copy_from_slice(&many.to_ne_bytes());
+            request[pointer..][..8].copy_from_slice(&buffer.to_ne_bytes());
+            Ok::<_, OracleError>(buffer)
+        };
+        let xlated = ask(info::XLATED_INSNS, info::XLATED_LEN, xlated_len, 1)?;
+        let jited = ask(info::JITED_INSNS, info::JITED_LEN, jited_len, 1)?;
+        let functions_at = ask(
+            info::FUNC_INFO,
+            info::FUNC_INFO_CNT,
+            functions,
+            FUNCTION_RECORD,
+        )?;
+        let lines_at = ask(info::LINE_INFO, info::LINE_INFO_CNT, lines, LINE_RECORD)?;
+        let sizes = [
+            (info::FUNC_INFO_SIZE, FUNCTION_RECORD),
+            (info::LINE_INFO_SIZE, LINE_RECORD),
+        ];
+        for (at, size) in sizes {
+            request[at..][..4].copy_from_slice(&(size as u32).to_ne_bytes());
+        }
         self.info_call(program, request)?;
+        let words = |at: u64, count: u32, size: usize| {
+            let bytes = self.child.get(at, count as usize * size);
+            let word = |w: &[u8; 4]| u32::from_ne_bytes(*w);
+            bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(word)
+                .collect::<Vec<u32>>()
+        };
         let slots = self.child.get(xlated, xlated_len as usize);
         let (slots, _) = slots.as_chunks::<8>();
+        let functions = words(functions_at, functions, FUNCTION_RECORD);
+        let lines = words(lines_at, lines, LINE_RECORD);
         Ok(ProgInfo {
             xlated: slots.iter().copied().map(Insn::from_le_bytes).collect(),
             jited: self.child.get(jited, jited_len as usize),
+            functions: functions
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|&[insn, type_id]| (insn, type_id))
+                .collect(),
+            lines: lines.chunks(LINE_RECORD / 4).map(|line| line[0]).collect(),
         })
     }
 

@@ -224,6 +224,7 @@ impl Checker<'_> {
         let op = insn.code & 0xf0;
         let dst = *self.reg(insn.dst);
         if dst.ty == RegType::ARENA {
+            self.note_arena();
             return Ok(());
         }
         let is_pointer = dst.ty != RegType::SCALAR;

@@ -36,6 +36,8 @@ pub(crate) mod func {
     pub const FIND_VMA: i32 = 180;
     pub const LOOP: i32 = 181;
     pub const SET_RETVAL: i32 = 187;
+    /// Storage of a socket, an inode, a task, a cgroup.
+    pub const STORAGE_GET: [i32; 4] = [107, 145, 156, 210];
     pub const KPTR_XCHG: i32 = 194;
     pub const DYNPTR_FROM_MEM: i32 = 197;
     pub const DYNPTR_WRITE: i32 = 202;

@@ -62,6 +62,7 @@ impl Checker<'_> {
         self.helper_specific(id, &mut call, proto, &mut changes_packet)?;
         let percpu_alloc = matches!(id, func::PER_CPU_PTR | func::THIS_CPU_PTR)
             && self.reg(1).ty.has(TypeFlags::MEM_RCU);
+        self.note_helper(id, percpu_alloc);
         self.clobber_caller_saved();
         self.set_result(id, &call, proto, percpu_alloc)?;
         self.name_result(helper, &call);

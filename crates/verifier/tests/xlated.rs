@@ -1,18 +1,23 @@
 //! Rewritten programs beside what the running kernel makes of the same programs
 //! (`BPF_OBJ_GET_INFO_BY_FD`).
-//!
-//! Compared is what does not depend on the kernel's addresses: opcodes, registers, offsets, and
-//! immediates that are no addresses. The kernel shows loads that may fault and tail calls as the
-//! program had them, so that is how both are compared.
+
+use std::time::Duration;
 
 use bpfkit_btf::Btf;
-use bpfkit_isa::{Insn, Syntax, code, disasm};
-use bpfkit_object::MapDef;
-use bpfkit_oracle::{Kernel, LoadError, LoadOptions};
+use bpfkit_isa::{Insn, Syntax, disasm};
+use bpfkit_object::{MapDef, Program};
+use bpfkit_oracle::{Kernel, LoadError, LoadOptions, MapHandle};
 use bpfkit_spec::{MapType, ProgType};
 use bpfkit_verifier::{Environment, Rewritten, verify};
 
+#[path = "xlated/beside.rs"]
+mod beside;
 mod common;
+#[path = "xlated/fields.rs"]
+mod fields;
+
+/// Between two loads: the kernel frees programs slowly.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Programs: name, type, text.
 const PROGRAMS: &[(&str, ProgType, &str)] = &[
@@ -94,6 +99,47 @@ const PROGRAMS: &[(&str, ProgType, &str)] = &[
          call bpf_map_lookup_elem; if r0 == 0 goto out; r0 = *(u64 *)(r0 + 0); r0 = 0; out: exit",
     ),
     (
+        "lookup in a hash map that forgets",
+        ProgType::SocketFilter,
+        "*(u32 *)(r10 - 4) = 0; r2 = r10; r2 += -4; r1 = map[idx:4] ll;
+         call bpf_map_lookup_elem; if r0 == 0 goto out; r0 = *(u64 *)(r0 + 0); r0 = 0; out: exit",
+    ),
+    (
+        "lookup in a hash map of every CPU",
+        ProgType::SocketFilter,
+        "*(u32 *)(r10 - 4) = 0; r2 = r10; r2 += -4; r1 = map[idx:5] ll;
+         call bpf_map_lookup_elem; if r0 == 0 goto out; r0 = *(u64 *)(r0 + 0); r0 = 0; out: exit",
+    ),
+    (
+        "lookup in an array of every CPU",
+        ProgType::SocketFilter,
+        "*(u32 *)(r10 - 4) = 0; r2 = r10; r2 += -4; r1 = map[idx:6] ll;
+         call bpf_map_lookup_elem; if r0 == 0 goto out; r0 = *(u64 *)(r0 + 0); r0 = 0; out: exit",
+    ),
+    (
+        "lookup of a socket",
+        ProgType::Xdp,
+        "*(u32 *)(r10 - 4) = 0; r2 = r10; r2 += -4; r1 = map[idx:3] ll;
+         call bpf_map_lookup_elem; if r0 == 0 goto out; r0 = *(u32 *)(r0 + 0); r0 = 2; out: exit",
+    ),
+    (
+        "bytes of the packet",
+        ProgType::SocketFilter,
+        "r6 = r1; r7 = 3; r0 = *(u8 *)skb[4]; r0 = *(u16 *)skb[r7 + 2]; r0 = *(u32 *)skb[r7 + 0]; exit",
+    ),
+    (
+        "a packet that is written",
+        ProgType::SchedCls,
+        "again: r2 = *(u32 *)(r1 + 76); r3 = *(u32 *)(r1 + 80); r4 = r2; r4 += 14;
+         if r4 > r3 goto out; *(u8 *)(r2 + 3) = 7; r0 = *(u32 *)(r1 + 0); may_goto out; goto again;
+         out: r0 = 0; exit",
+    ),
+    (
+        "the time of a packet and how it is meant",
+        ProgType::SchedCls,
+        "r6 = r1; r2 = *(u64 *)(r6 + 152); *(u64 *)(r6 + 152) = r2; r0 = *(u8 *)(r6 + 180); exit",
+    ),
+    (
         "a packet's fields",
         ProgType::SchedCls,
         "r6 = r1; r7 = *(u32 *)(r6 + 0); r0 = *(u32 *)(r6 + 8); r0 += r7;
@@ -140,55 +186,31 @@ const PROGRAMS: &[(&str, ProgType, &str)] = &[
     ),
 ];
 
-/// The parts of a program that are the same on every boot, as text.
-fn shape(insns: &[Insn]) -> Vec<String> {
-    let mut at = 0;
-    let mut lines = Vec::new();
-    while let Some(&insn) = insns.get(at) {
-        let two = insn.is_ld_imm64();
-        let percpu = insns
-            .get(at + 1)
-            .is_some_and(|next| next.code == code::ALU64 | code::MOV | code::X && next.off == -1);
-        let mut shown = insn;
-        match (insn.class(), insn.code & 0xe0) {
-            (code::LDX, 0x20) => shown.code = insn.code & 0x1f | code::MEM,
-            (code::LDX, 0x40) => shown.code = insn.code & 0x1f | code::MEMSX,
-            _ => {}
-        }
-        if percpu || insn.code == code::JMP | code::CALL {
-            shown.imm = 0;
-        }
-        lines.push(match two {
-            true => format!("r{} = … ll", insn.dst),
-            false => format!(
-                "{} ({:02x} {} {} {} {:#x})",
-                disasm::line(&[shown], 0, Syntax::Kernel, &disasm::NoSymbols),
-                shown.code,
-                shown.dst,
-                shown.src,
-                shown.off,
-                shown.imm
-            ),
-        });
-        at += 1 + usize::from(two);
-    }
-    lines
-}
-
+/// Maps of the programs: after the common ones an array (2), sockets (3), and hash maps of other
+/// kinds (4 to 6).
 fn maps() -> Vec<MapDef> {
     let mut maps = common::maps();
-    maps.push(maps[0].clone());
-    maps[2].map_type = MapType::Array;
+    let others = [
+        (MapType::Array, 8),
+        (MapType::Xskmap, 4),
+        (MapType::LruHash, 8),
+        (MapType::PercpuHash, 8),
+        (MapType::PercpuArray, 8),
+    ];
+    for (map_type, value_size) in others {
+        let mut map = maps[0].clone();
+        (map.map_type, map.value_size) = (map_type, value_size);
+        maps.push(map);
+    }
     maps
 }
 
-fn rewritten(name: &str, prog_type: ProgType, text: &str, kernel: Option<&Btf>) -> Rewritten {
-    let program = common::program(prog_type, common::assemble(text));
+fn rewritten(name: &str, program: &Program, kernel: Option<&Btf>) -> Rewritten {
     let environment = Environment {
         rewrite: true,
         ..Environment::new(kernel)
     };
-    let verdict = verify(&program, &maps(), &environment);
+    let verdict = verify(program, &maps(), &environment);
     let verified = verdict
         .result
         .unwrap_or_else(|rejection| panic!("{name}: {rejection}"));
@@ -198,66 +220,107 @@ fn rewritten(name: &str, prog_type: ProgType, text: &str, kernel: Option<&Btf>) 
     }
 }
 
-#[test]
-fn programs_become_what_the_kernel_makes_of_them() {
-    let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else {
-        println!("skipped: no /sys/kernel/btf/vmlinux");
-        return;
-    };
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if !release.starts_with("6.18") || !cfg!(target_arch = "x86_64") {
-        println!("skipped: the rules are those of Linux 6.18 on x86-64, this is {release}");
-        return;
-    }
-    let btf = Btf::parse(&bytes).unwrap();
-    let mut kernel = match Kernel::start() {
-        Ok(kernel) => kernel,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
+/// The running kernel with the maps, and its BTF.
+struct Beside {
+    kernel: Kernel,
+    handles: Vec<MapHandle>,
+    btf: Btf,
+}
+
+impl Beside {
+    /// Says why where there is nothing to compare with.
+    fn start() -> Option<Beside> {
+        let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+            println!("skipped: no /sys/kernel/btf/vmlinux");
+            return None;
+        };
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        if !release.starts_with("6.18") || !cfg!(target_arch = "x86_64") {
+            println!("skipped: the rules are those of Linux 6.18 on x86-64, this is {release}");
+            return None;
         }
-    };
-    let handles: Vec<_> = maps()
-        .iter()
-        .map(|def| kernel.create_map(def, None).unwrap())
-        .collect();
-    let mut wrong = Vec::new();
-    for &(name, prog_type, text) in PROGRAMS {
-        let ours = rewritten(name, prog_type, text, Some(&btf));
-        let program = common::program(prog_type, common::assemble(text));
-        let loaded = kernel.load(&program, &handles, None, &LoadOptions::default());
+        let mut kernel = match Kernel::start() {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                println!("skipped: {error}");
+                return None;
+            }
+        };
+        let handles = maps()
+            .iter()
+            .map(|def| kernel.create_map(def, None).unwrap())
+            .collect();
+        Some(Beside {
+            kernel,
+            handles,
+            btf: Btf::parse(&bytes).unwrap(),
+        })
+    }
+
+    /// What differs in a program, if anything does.
+    fn difference(&mut self, name: &str, program: &Program) -> Option<String> {
+        let ours = rewritten(name, program, Some(&self.btf));
+        let options = LoadOptions::default();
+        let loaded = self.kernel.load(program, &self.handles, None, &options);
         let handle = match loaded {
             Ok((handle, _)) => handle,
             Err(LoadError::Refused { errno, log }) => {
-                wrong.push(format!("{name}: refused with {errno}\n{log}"));
-                continue;
+                return Some(format!("{name}: refused with {errno}\n{log}"));
             }
-            Err(error) => {
-                println!("skipped: {error}");
-                return;
-            }
+            Err(error) => return Some(format!("{name}: {error}")),
         };
-        let info = kernel.info(handle).unwrap();
-        kernel.unload(handle);
-        let (ours, theirs) = (shape(&ours.insns), shape(&info.xlated));
-        if ours != theirs {
-            let both = (0..ours.len().max(theirs.len())).map(|at| {
-                let side = |lines: &[String]| lines.get(at).cloned().unwrap_or_default();
-                let (a, b) = (side(&ours), side(&theirs));
-                let mark = if a == b { ' ' } else { '!' };
-                format!("{mark} {a:60} | {b}")
-            });
-            let both: Vec<String> = both.collect();
-            wrong.push(format!("{name}: ours | the kernel's\n{}", both.join("\n")));
+        let info = self.kernel.info(handle).unwrap();
+        self.kernel.unload(handle);
+        std::thread::sleep(PAUSE);
+        let pairs = beside::pairs(&ours, &info.xlated);
+        let at = beside::first_difference(&pairs)?;
+        let text = beside::around(&pairs, at, 12);
+        Some(format!("{name}: ours | the kernel's\n{text}"))
+    }
+}
+
+#[test]
+fn programs_become_what_the_kernel_makes_of_them() {
+    let Some(mut beside) = Beside::start() else {
+        return;
+    };
+    let wrong: Vec<String> = PROGRAMS
+        .iter()
+        .filter_map(|&(name, prog_type, text)| {
+            let program = common::program(prog_type, common::assemble(text));
+            beside.difference(name, &program)
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn every_field_of_every_context_becomes_what_the_kernel_makes_of_it() {
+    let Some(mut beside) = Beside::start() else {
+        return;
+    };
+    let (mut wrong, mut accesses) = (Vec::new(), 0);
+    for context in fields::CONTEXTS {
+        let programs = fields::programs(context, &beside.btf, &maps());
+        assert!(
+            !programs.is_empty(),
+            "{}: no field can be accessed",
+            context.name
+        );
+        for (program, count) in programs {
+            accesses += count;
+            wrong.extend(beside.difference(context.name, &program));
         }
     }
+    println!("{accesses} accesses");
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
 #[test]
 fn slots_tell_where_they_come_from() {
     let text = "r6 = *(u32 *)(r1 + 0); r0 = 8; if r6 == 0 goto out; r0 /= r6; out: exit";
-    let rewritten = rewritten("origins", ProgType::SocketFilter, text, None);
+    let program = common::program(ProgType::SocketFilter, common::assemble(text));
+    let rewritten = rewritten("origins", &program, None);
     assert_eq!(rewritten.origins, [0, 1, 2, 3, 3, 3, 3, 4]);
     assert_eq!(rewritten.unconverted, [0], "no kernel's BTF, no offsets");
     assert_eq!(rewritten.insns[2].off, 4, "over the division");

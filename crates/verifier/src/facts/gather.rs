@@ -11,6 +11,7 @@ use crate::args::CallInfo;
 use crate::checker::Checker;
 use crate::range::Range;
 use crate::reg::{Base, Reg};
+use crate::rewrite::Note;
 use crate::state::Frame;
 
 /// Bit of [`Gatherer::ways`]: it went on to the next instruction.
@@ -45,6 +46,8 @@ pub(crate) struct Gatherer {
     /// With exact numbers, what slots held.
     pub(super) slots: SeenSlots,
     pub calls: FxHashMap<u32, CallFact>,
+    /// For rewriting, by instruction.
+    pub notes: FxHashMap<u32, Note>,
 }
 
 impl Gatherer {
@@ -60,6 +63,7 @@ impl Gatherer {
             seen: vec![Seen::Nothing; total as usize],
             ways: vec![0; reads.len()],
             calls: FxHashMap::default(),
+            notes: FxHashMap::default(),
             reads,
             exact,
             slots: SeenSlots::default(),

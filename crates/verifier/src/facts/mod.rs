@@ -200,7 +200,7 @@ impl Checker<'_> {
     /// What Linux makes of the program, if that is asked for.
     pub fn rewritten(&self) -> Option<Result<Box<Rewritten>, TooFar>> {
         let gatherer = self.gatherer.as_ref().filter(|_| self.env.rewrite)?;
-        Some(self.rewrite(&gatherer.calls).map(Box::new))
+        Some(self.rewrite(gatherer).map(Box::new))
     }
 
     /// What was learned, once the program is accepted.

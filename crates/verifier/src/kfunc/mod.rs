@@ -321,6 +321,7 @@ impl<'a> Checker<'a> {
             (Special::TaskWorkSignal | Special::TaskWorkResume, _) => Some(Callback::TaskWork),
             _ => None,
         };
+        self.note_kfunc(kfunc.special, info.constant, info.object);
         if let Some(callback) = callback
             && let Err(e) = self.call_callback(info.sub, callback)
         {

@@ -97,3 +97,13 @@ pub const fn address(dst: u8) -> [Insn; 2] {
     let first = insn(code::LD | code::IMM | code::DW, dst, 0, 0, 0);
     [first, insn(0, 0, 0, 0, 0)]
 }
+
+/// `dst = (sN)dst` of so many bits.
+pub const fn sign_extend(dst: u8, bits: i16) -> Insn {
+    insn(code::ALU64 | code::MOV | code::X, dst, dst, bits, 0)
+}
+
+/// The end of a subprogram.
+pub const fn exit() -> Insn {
+    insn(code::JMP | code::EXIT, 0, 0, 0, 0)
+}

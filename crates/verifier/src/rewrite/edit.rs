@@ -31,6 +31,8 @@ pub(crate) struct Edits {
     /// By slot: kept, removed, or the number of its patch.
     actions: Vec<u32>,
     patches: Vec<Patch>,
+    /// Code behind the program, with no jumps out of it.
+    behind: Vec<Insn>,
 }
 
 const KEEP: u32 = 0;
@@ -58,6 +60,7 @@ impl Edits {
         Edits {
             actions: vec![KEEP; slots],
             patches: Vec::new(),
+            behind: Vec::new(),
         }
     }
 
@@ -94,6 +97,11 @@ impl Edits {
         patch.outer.iter_mut().for_each(|o| o.at += more);
         patch.skipped_by_jumps += more;
         self.replace(at, patch);
+    }
+
+    /// Puts new code behind the program.
+    pub fn append(&mut self, insns: &[Insn]) {
+        self.behind.extend_from_slice(insns);
     }
 
     /// Writes the new program.
@@ -143,6 +151,10 @@ impl Edits {
                 }
             }
         }
+        // It stands for the end of the program.
+        let last = (old.len() as u32).saturating_sub(1);
+        edited.insns.extend_from_slice(&self.behind);
+        edited.origins.resize(edited.insns.len(), last);
         Ok(edited)
     }
 

@@ -3,20 +3,24 @@
 //! x86-64): divisions that cannot trap, helpers written out, loops with a budget.
 
 use bpfkit_isa::{Insn, code};
-use bpfkit_spec::{MapType, TypeFlags};
+use bpfkit_spec::{AttachType, MapType, TypeFlags};
 
 use super::code::*;
 use super::edit::{Outer, Patch};
 use super::{Rewriter, Symbol};
 use crate::args::func;
 use crate::checker::{is_helper_call, is_kfunc_call, is_may_goto};
-use crate::reg::{Base, RegType};
+use crate::reg::RegType;
 
 /// Most rounds of `bpf_loop`.
 const MAX_LOOPS: i32 = 8 * 1024 * 1024;
-/// Rounds of a timed `may_goto` between two looks at the clock.
-const TIMED_ROUNDS: i32 = 0xffff;
+const ENOENT: i32 = 2;
 const E2BIG: i32 = 7;
+const EINVAL: i32 = 22;
+const EOPNOTSUPP: i32 = 95;
+/// How memory is asked for where a program must not sleep, and where it may.
+const GFP_ATOMIC: i32 = 0x820;
+const GFP_KERNEL: i32 = 0xcc0;
 
 /// Modes of loads and stores that survive a fault, beside those of programs.
 const PROBE_MEM: u8 = 0x20;
@@ -33,7 +37,9 @@ mod helper {
     pub const TAIL_CALL: i32 = 12;
     pub const GET_SMP_PROCESSOR_ID: i32 = 8;
     pub const JIFFIES64: i32 = 118;
-    pub const GET_FUNC_IP: i32 = 173;
+    pub const GET_BRANCH_SNAPSHOT: i32 = 176;
+    pub const GET_FUNC_ARG: i32 = 183;
+    pub const GET_FUNC_RET: i32 = 184;
     pub const GET_FUNC_ARG_CNT: i32 = 185;
 }
 
@@ -50,6 +56,48 @@ fn may_fault(ty: RegType) -> bool {
     .contains(&ty)
 }
 
+/// Argument R2 of the traced function, stored at R3; their number stands before the context.
+fn function_argument() -> Vec<Insn> {
+    vec![
+        load(code::DW, 0, 1, -8),
+        Insn {
+            code: code::JMP32 | code::JGE | code::X,
+            ..jump(code::JGE, 2, 0, 6)
+        },
+        alu_imm(code::ALU64, code::LSH, 2, 3),
+        alu(code::ALU64, code::ADD, 2, 1),
+        load(code::DW, 0, 2, 0),
+        store(code::DW, 3, 0, 0),
+        mov_imm(0, 0),
+        goto(1),
+        mov_imm(0, -EINVAL),
+    ]
+}
+
+/// What the traced function returned, behind its arguments, stored at R2.
+fn function_result(attach: AttachType) -> Vec<Insn> {
+    if !matches!(attach, AttachType::TraceFexit | AttachType::ModifyReturn) {
+        return vec![mov_imm(0, -EOPNOTSUPP)];
+    }
+    vec![
+        load(code::DW, 0, 1, -8),
+        alu_imm(code::ALU64, code::LSH, 0, 3),
+        alu(code::ALU64, code::ADD, 0, 1),
+        load(code::DW, 3, 0, 0),
+        store(code::DW, 2, 3, 0),
+        mov_imm(0, 0),
+    ]
+}
+
+/// What reads a packet at an offset: the bytes that an opcode says.
+const fn packet_loader(opcode: u8) -> &'static str {
+    match opcode & 0x18 {
+        code::B => "bpf_skb_load_helper_8_no_cache",
+        code::H => "bpf_skb_load_helper_16_no_cache",
+        _ => "bpf_skb_load_helper_32_no_cache",
+    }
+}
+
 impl Rewriter<'_, '_> {
     /// Plans new code for one instruction that a path reaches.
     pub fn plan_fixup(&mut self, at: u32) {
@@ -61,8 +109,16 @@ impl Rewriter<'_, '_> {
                     // To the kernel's view only the upper half is cleared.
                     self.replace(at, vec![mov32(insn.dst, insn.src)]);
                 }
+                _ if self.note(at).on_arena && insn.class() == code::ALU64 => {
+                    let code = insn.code & !code::ALU64 | code::ALU;
+                    self.replace(at, vec![Insn { code, ..insn }]);
+                }
                 _ => {}
             },
+            code::LD if matches!(insn.code & MODES, code::ABS | code::IND) => {
+                self.plan_packet_load(at, &insn);
+            }
+            code::LD => self.plan_arena_address(at, &insn),
             code::LDX | code::ST | code::STX => self.plan_probe(at, &insn),
             _ if is_may_goto(&insn) => self.plan_may_goto(at, &insn),
             _ if is_helper_call(&insn) => self.plan_helper(at, &insn),
@@ -162,6 +218,46 @@ impl Rewriter<'_, '_> {
         self.replace(at, vec![Insn { code, ..*insn }]);
     }
 
+    /// A load from the packet that ends the program where there is nothing.
+    fn plan_packet_load(&mut self, at: u32, insn: &Insn) {
+        let mut new = match insn.code & MODES {
+            code::ABS => vec![mov_imm(2, insn.imm)],
+            _ if insn.imm == 0 => vec![mov(2, insn.src)],
+            _ => vec![
+                mov(2, insn.src),
+                alu_imm(code::ALU64, code::ADD, 2, insn.imm),
+            ],
+        };
+        new.push(mov(1, 6));
+        let loader = Symbol::Function(packet_loader(insn.code));
+        self.symbols.push((at, new.len() as i32, loader));
+        new.extend([
+            call_kernel(),
+            jump_imm(code::JMP, code::JSGE, 0, 0, 2),
+            alu(code::ALU, code::XOR, 0, 0),
+            exit(),
+        ]);
+        self.replace(at, new);
+    }
+
+    /// An address in an arena is one of user space: known before only where the program chose it.
+    fn plan_arena_address(&mut self, at: u32, insn: &Insn) {
+        let aux = &self.checker.aux[at as usize];
+        let Some(map) = aux.map.checked_sub(1) else {
+            return;
+        };
+        let arena = self.checker.maps.get(map as usize);
+        let direct = matches!(
+            insn.src,
+            code::PSEUDO_MAP_VALUE | code::PSEUDO_MAP_IDX_VALUE
+        );
+        if direct && arena.is_some_and(|m| m.map_type == MapType::Arena) {
+            let [low, high] = self.address(at, 0, insn.dst, Symbol::Arena(map));
+            self.replace(at, vec![low]);
+            self.replace(at + 1, vec![high]);
+        }
+    }
+
     /// A budget of rounds in the stack, and a look at the clock when it is used up.
     fn plan_may_goto(&mut self, at: u32, insn: &Insn) {
         let sub = self.checker.sub_of(at);
@@ -190,29 +286,6 @@ impl Rewriter<'_, '_> {
         );
     }
 
-    /// Where a subprogram keeps its budget, in bytes below the frame pointer.
-    fn budget_at(&self, sub: usize) -> i32 {
-        self.checker.subs[sub].stack_depth.cast_signed()
-    }
-
-    /// Budgets are filled where their subprograms begin.
-    pub fn plan_budgets(&mut self) {
-        for sub in 0..self.checker.subs.len() {
-            let start = self.checker.subs[sub].start;
-            let used = (start..self.checker.sub_end(sub)).any(|at| {
-                is_may_goto(&self.checker.insns[at as usize]) && !self.edits.is_removed(at)
-            });
-            if used {
-                let count = -(self.budget_at(sub)) as i16;
-                let fill = [
-                    store_imm(code::DW, FP, count, TIMED_ROUNDS),
-                    store_imm(code::DW, FP, count + 8, 0),
-                ];
-                self.edits.prepend(start, &fill, &self.checker.insns);
-            }
-        }
-    }
-
     fn plan_helper(&mut self, at: u32, insn: &Insn) {
         if let Some(Some(callback)) = self.checker.aux[at as usize].loop_inline {
             return self.plan_loop(at, callback as usize);
@@ -236,8 +309,16 @@ impl Rewriter<'_, '_> {
                 self.symbols.push((at, 0, Symbol::Variable("jiffies")));
                 self.replace(at, vec![low, high, load(code::DW, 0, 0, 0)]);
             }
-            helper::GET_FUNC_ARG_CNT => self.replace(at, vec![load(code::DW, 0, 1, -8)]),
-            helper::GET_FUNC_IP if self.is_traced() => {
+            helper::GET_BRANCH_SNAPSHOT => self.plan_branch_snapshot(at),
+            helper::GET_FUNC_ARG if self.is_traced() => self.replace(at, function_argument()),
+            helper::GET_FUNC_RET if self.is_traced() => {
+                let new = function_result(self.checker.attach.caller.attach_type);
+                self.replace(at, new);
+            }
+            helper::GET_FUNC_ARG_CNT if self.is_traced() => {
+                self.replace(at, vec![load(code::DW, 0, 1, -8)]);
+            }
+            func::GET_FUNC_IP if self.is_traced() => {
                 self.replace(at, vec![load(code::DW, 0, 1, -16)]);
             }
             func::KPTR_XCHG => {
@@ -251,11 +332,51 @@ impl Rewriter<'_, '_> {
                 self.replace(at, vec![mov(0, 2), exchange]);
             }
             func::MAP_LOOKUP_ELEM => self.plan_lookup(at, insn),
-            id => {
-                self.symbols.push((at, 0, Symbol::Helper(id)));
-                self.replace(at, vec![Insn { imm: -1, ..*insn }]);
+            func::TIMER_SET_CALLBACK => {
+                let program = self.address(at, 0, 3, Symbol::Program);
+                self.plan_call(at, &program, insn);
             }
+            func::PER_CPU_PTR | func::THIS_CPU_PTR if self.note(at).percpu_object => {
+                // Of such objects the program holds the address of the pointer.
+                self.plan_call(at, &[load(code::DW, 1, 1, 0)], insn);
+            }
+            id if func::STORAGE_GET.contains(&id) => {
+                let may_sleep = self.checker.attach.caller.sleepable && !self.note(at).atomic;
+                let flags = if may_sleep { GFP_KERNEL } else { GFP_ATOMIC };
+                self.plan_call(at, &[mov_imm(5, flags)], insn);
+            }
+            _ => self.plan_call(at, &[], insn),
         }
+    }
+
+    /// A call of a helper with something before it.
+    pub fn plan_call(&mut self, at: u32, before: &[Insn], insn: &Insn) {
+        let position = before.len() as i32;
+        self.symbols.push((at, position, Symbol::Helper(insn.imm)));
+        let mut new = before.to_vec();
+        new.push(Insn { imm: -1, ..*insn });
+        self.replace(at, new);
+    }
+
+    /// The last branches of the processor: `size / 24` of them, 24 bytes each.
+    fn plan_branch_snapshot(&mut self, at: u32) {
+        self.symbols
+            .push((at, 4, Symbol::Function("perf_snapshot_branch_stack")));
+        let insns = vec![
+            jump_imm(code::JMP, code::JNE, 3, 0, 7),
+            // A third is a product with 2^33 / 3, its upper bits.
+            mov32_imm(0, 0xaaaa_aaab_u32.cast_signed()),
+            alu(code::ALU64, code::MUL, 2, 0),
+            alu_imm(code::ALU64, code::RSH, 2, 36),
+            call_kernel(),
+            jump_imm(code::JMP, code::JEQ, 0, 0, 4),
+            alu_imm(code::ALU, code::MUL, 0, 24),
+            goto(3),
+            mov_imm(0, -EINVAL),
+            goto(1),
+            mov_imm(0, -ENOENT),
+        ];
+        self.replace(at, insns);
     }
 
     fn is_traced(&self) -> bool {
@@ -267,69 +388,6 @@ impl Rewriter<'_, '_> {
         self.symbols.push((at, 0, Symbol::Variable("cpu_number")));
         let number = load(code::W, 0, 0, 0);
         self.replace(at, vec![mov_imm(0, 0), mov_percpu(0, 0), number]);
-    }
-
-    /// Lookups in a map that all paths agree on.
-    fn plan_lookup(&mut self, at: u32, insn: &Insn) {
-        let map = self.call(at).and_then(|call| call.map);
-        let info = map.and_then(|map| self.checker.maps.get(map as usize));
-        let Some(info) = info else {
-            self.symbols.push((at, 0, Symbol::Helper(insn.imm)));
-            return self.replace(at, vec![Insn { imm: -1, ..*insn }]);
-        };
-        let size = info.value_size.next_multiple_of(8) as i32;
-        let entries = info.max_entries as i32;
-        let key = info.key_size.next_multiple_of(8) as i32;
-        let values = self.kernel_offset("bpf_array", "value").unwrap_or(0) as i32;
-        let element = self.kernel_offset("htab_elem", "key").unwrap_or(0) as i32;
-        let scale = |by: i32| match by.cast_unsigned().is_power_of_two() {
-            true => alu_imm(code::ALU64, code::LSH, 0, by.trailing_zeros() as i32),
-            false => alu_imm(code::ALU64, code::MUL, 0, by),
-        };
-        match info.map_type {
-            MapType::Array => self.replace(
-                at,
-                vec![
-                    alu_imm(code::ALU64, code::ADD, 1, values),
-                    load(code::W, 0, 2, 0),
-                    jump_imm(code::JMP, code::JGE, 0, entries, 3),
-                    scale(size),
-                    alu(code::ALU64, code::ADD, 0, 1),
-                    goto(1),
-                    mov_imm(0, 0),
-                ],
-            ),
-            MapType::PercpuArray => self.replace(
-                at,
-                vec![
-                    alu_imm(code::ALU64, code::ADD, 1, values),
-                    load(code::W, 0, 2, 0),
-                    jump_imm(code::JMP, code::JGE, 0, entries, 5),
-                    alu_imm(code::ALU64, code::LSH, 0, 3),
-                    alu(code::ALU64, code::ADD, 0, 1),
-                    load(code::DW, 0, 0, 0),
-                    mov_percpu(0, 0),
-                    goto(1),
-                    mov_imm(0, 0),
-                ],
-            ),
-            MapType::Hash => {
-                self.symbols
-                    .push((at, 0, Symbol::Function("__htab_map_lookup_elem")));
-                self.replace(
-                    at,
-                    vec![
-                        call_kernel(),
-                        jump_imm(code::JMP, code::JEQ, 0, 0, 1),
-                        alu_imm(code::ALU64, code::ADD, 0, element + key),
-                    ],
-                );
-            }
-            _ => {
-                self.symbols.push((at, 0, Symbol::Helper(insn.imm)));
-                self.replace(at, vec![Insn { imm: -1, ..*insn }]);
-            }
-        }
     }
 
     /// A loop in the place of `bpf_loop`; three registers keep its state.
@@ -368,21 +426,5 @@ impl Rewriter<'_, '_> {
                 skipped_by_jumps: 0,
             },
         );
-    }
-
-    fn plan_kfunc(&mut self, at: u32, insn: &Insn) {
-        let name = self
-            .checker
-            .kfunc_of(insn)
-            .map(|k| self.checker.kfuncs[k].name);
-        // Casts that only the verifier sees.
-        if let Some("bpf_cast_to_kern_ctx" | "bpf_rdonly_cast") = name {
-            self.replace(at, vec![mov(0, 1)]);
-        }
-    }
-
-    /// Whether a context of that type is another structure in the kernel.
-    pub fn is_context(&self, at: u32) -> bool {
-        self.checker.aux[at as usize].ptr_type.base() == Base::Ctx
     }
 }

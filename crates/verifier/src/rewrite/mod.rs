@@ -8,7 +8,10 @@
 //!    that no path reaches, jumps to the next instruction;
 //! 2. [`context`]: accesses to the context become accesses to the kernel's structures;
 //! 3. [`fixups`]: everything that concerns one instruction: divisions, loads that may fault,
-//!    helpers written out, loops.
+//!    helpers written out, loops; [`lookups`] in maps and [`kfuncs`] apart;
+//! 4. [`frame`]: what is put before subprograms and behind the program.
+//!
+//! What the walk alone knows of an instruction comes as [`notes`].
 //!
 //! The rules are those of 6.18 on x86-64 with its compiler.
 
@@ -17,14 +20,19 @@ mod context;
 mod dead;
 mod edit;
 mod fixups;
+mod frame;
+mod kfuncs;
+mod lookups;
+mod notes;
 
 use bpfkit_isa::Insn;
 use bpfkit_object::LineInfo;
 
 use crate::checker::{Checker, is_may_goto};
-use crate::facts::CallFact;
+use crate::facts::{CallFact, Gatherer};
 use edit::Edits;
 pub use edit::TooFar;
+pub(crate) use notes::Note;
 
 /// A rewritten program.
 #[derive(Clone, Debug, Default)]
@@ -54,12 +62,18 @@ pub enum Symbol {
     Function(&'static str),
     /// A variable by name.
     Variable(&'static str),
+    /// What the kernel keeps of the program itself.
+    Program,
+    /// What the kernel keeps of a structure with special fields, by its type in the program's BTF.
+    StructFields(u32),
+    /// The memory of an arena, by the map's index.
+    Arena(u32),
 }
 
 /// A rewriting under way.
 struct Rewriter<'c, 'a> {
     checker: &'c Checker<'a>,
-    calls: &'c rustc_hash::FxHashMap<u32, CallFact>,
+    gathered: &'c Gatherer,
     edits: Edits,
     /// Whether a slot is the second of an `ld_imm64`.
     second: Vec<bool>,
@@ -67,8 +81,8 @@ struct Rewriter<'c, 'a> {
     loop_stack: Vec<i32>,
     /// Tail calls with a known key so far.
     direct_tail_calls: i32,
-    /// Old slot, position in its patch, what it refers to.
-    symbols: Vec<(u32, u32, Symbol)>,
+    /// Old slot, position in its patch behind what jumps to it pass over, what it refers to.
+    symbols: Vec<(u32, i32, Symbol)>,
     unconverted: Vec<u32>,
 }
 
@@ -77,10 +91,7 @@ impl Checker<'_> {
     ///
     /// # Errors
     /// A jump that became too long; Linux refuses the program then.
-    pub fn rewrite(
-        &self,
-        calls: &rustc_hash::FxHashMap<u32, CallFact>,
-    ) -> Result<Rewritten, TooFar> {
+    pub fn rewrite(&self, gathered: &Gatherer) -> Result<Rewritten, TooFar> {
         let mut second = vec![false; self.insns.len()];
         for at in 1..self.insns.len() {
             second[at] = !second[at - 1] && self.insns[at - 1].is_ld_imm64();
@@ -94,7 +105,7 @@ impl Checker<'_> {
             .collect();
         let mut rewriter = Rewriter {
             checker: self,
-            calls,
+            gathered,
             edits: Edits::new(self.insns.len()),
             second,
             loop_stack,
@@ -120,11 +131,24 @@ impl Rewriter<'_, '_> {
                 false => self.plan_fixup(at),
             }
         }
+        self.plan_prologue();
         self.plan_budgets();
+        self.plan_exception_handler();
     }
 
     fn call(&self, at: u32) -> Option<&CallFact> {
-        self.calls.get(&at)
+        self.gathered.calls.get(&at)
+    }
+
+    /// What the walk noted of an instruction.
+    fn note(&self, at: u32) -> Note {
+        self.gathered.notes.get(&at).copied().unwrap_or_default()
+    }
+
+    /// An address of the kernel in the code that replaces an instruction, at that position.
+    fn address(&mut self, at: u32, position: usize, dst: u8, of: Symbol) -> [Insn; 2] {
+        self.symbols.push((at, position as i32, of));
+        code::address(dst)
     }
 
     fn finish(self) -> Result<Rewritten, TooFar> {
@@ -138,6 +162,7 @@ impl Rewriter<'_, '_> {
                 subprograms.push((start, at));
             }
         }
+        let end = place(checker.insns.len() as u32);
         let mut lines: Vec<LineInfo> = Vec::with_capacity(checker.program.lines.len());
         for line in &checker.program.lines {
             let Some(&insn) = edited.places.get(line.insn as usize) else {
@@ -145,7 +170,7 @@ impl Rewriter<'_, '_> {
             };
             // Of lines whose instructions are gone, the last stands for what follows.
             lines.pop_if(|last| last.insn == insn);
-            if (insn as usize) < edited.insns.len() {
+            if insn < end {
                 lines.push(LineInfo {
                     insn,
                     ..line.clone()
@@ -157,7 +182,7 @@ impl Rewriter<'_, '_> {
             .iter()
             .map(|&(at, within, symbol)| {
                 let skipped = self.edits.patch(at).map_or(0, |p| p.skipped_by_jumps);
-                (place(at) + skipped + within, symbol)
+                ((place(at) + skipped).saturating_add_signed(within), symbol)
             })
             .collect();
         symbols.sort_by_key(|s| s.0);
