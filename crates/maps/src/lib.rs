@@ -43,6 +43,7 @@ mod ops;
 mod params;
 mod queue;
 mod ring;
+mod slots;
 mod stack_trace;
 mod storage;
 mod struct_ops;
