@@ -8,6 +8,7 @@ mod calls;
 mod filter;
 mod lpm_trie;
 mod lpm_trie_free;
+mod lpm_trie_memory;
 mod machine;
 mod maps;
 mod plot;
@@ -195,6 +196,12 @@ const BENCHMARKS: &[Benchmark] = &[
         about: "giving a full LPM trie back",
         options: lpm_trie::OPTIONS,
         kind: Kind::Report(lpm_trie_free::run),
+    },
+    Benchmark {
+        name: "lpm-trie-memory",
+        about: "memory of a full LPM trie of addresses",
+        options: lpm_trie_memory::OPTIONS,
+        kind: Kind::Own(lpm_trie_memory::run),
     },
     operations(
         "hashmap-lookup",

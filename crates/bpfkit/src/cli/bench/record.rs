@@ -25,6 +25,7 @@ const LINES: &[&str] = &[
     "lpm-trie-insert --nr_entries 10000",
     "lpm-trie-delete --nr_entries 10000",
     "lpm-trie-free --nr_entries 10000",
+    "lpm-trie-memory --nr_entries 1000000",
     "hashmap-lookup --nr_entries 10000 --random",
     "hashmap-lookup --nr_entries 1000000 --random",
     "hashmap-full-update",
