@@ -34,6 +34,7 @@ unsafe fn run<'a>(state: *mut State, slot: u64, frame: u64) -> &'a mut Env<'stat
     unsafe {
         (*state).scratch = slot as usize;
         let env = &mut *std::ptr::with_exposed_provenance_mut::<Env<'static>>((*state).env);
+        env.catch_up();
         env.at(slot as usize, frame);
         env.set_fuel((*state).fuel);
         env

@@ -167,6 +167,8 @@ impl Engine for Jit {
         } else {
             Box::default()
         };
+        let bare = !checked && plan.is_bare();
+        let direct = !(checked || plan.main_is_called);
         let pointers = plan.pointers;
         let (program, maps) = (Arc::clone(program), Arc::clone(maps));
         Ok(Arc::new_cyclic(|this| Loaded {
@@ -183,13 +185,15 @@ impl Engine for Jit {
             program,
             maps,
             checked,
+            bare,
+            direct,
         }))
     }
 
     fn load_packet(&self, program: &PacketProgram) -> Result<Arc<dyn PacketCode>, LoadError> {
         let (maps, options) = (MapSet::empty(), LoadOptions::default());
         let plan = Plan::new(program.program(), &maps, &options, false, self.rules)?;
-        if plan.needs.state {
+        if !plan.is_bare() {
             return Err(LoadError {
                 insn: 0,
                 kind: LoadErrorKind::Unsupported("a filter that calls something"),
@@ -245,6 +249,10 @@ struct Loaded {
     program: Arc<Program>,
     maps: Arc<MapSet>,
     checked: bool,
+    /// Whether other programs may jump to the code.
+    direct: bool,
+    /// Whether the code needs nothing of a run but R1–R5 and its frame.
+    bare: bool,
 }
 
 /// The machine code of a program that a [`Jit`] has loaded; `None` for another engine's.
@@ -315,7 +323,7 @@ impl Loaded {
         frame: u64,
         args: Args,
     ) -> Result<u64, Trap> {
-        let state = env.native_state();
+        let (state, running) = (env.native_state(), env.running());
         // SAFETY: at the entry the backend put code of this signature. The
         // state is the run's; the code reaches `env` through it while this borrow rests. The
         // code touches memory as `Trusted` or its checks allow.
@@ -331,6 +339,10 @@ impl Loaded {
         let (fuel, slot) = unsafe { ((*state).fuel, (*state).scratch) };
         if result.status == 0 {
             env.set_fuel(fuel);
+            // Another program may have taken over.
+            // SAFETY: as above.
+            unsafe { (*state).entered = 0 };
+            env.go_on_as(running);
             return Ok(result.value);
         }
         // The rest of the segment was counted and has not happened.
@@ -352,6 +364,13 @@ impl Executable for Loaded {
     }
 
     fn run(&self, vm: &mut Vm, context: &mut dyn Context) -> Outcome {
+        if self.bare {
+            return native::run_bare(vm, self, context, |args, frame| {
+                // SAFETY: at its start the backend put code of this signature, which needs no
+                // state; it touches memory as `Trusted` says.
+                unsafe { entry_at(self.code.start())(std::ptr::null_mut(), args, frame, 0).value }
+            });
+        }
         let mut outcome = native::start(vm, self, context, |env, args| {
             let frame = env.frame();
             // SAFETY: the first frame is free when a run starts.
@@ -446,6 +465,13 @@ impl Local for Loaded {
             unsafe { env.open_frame(frame)? };
             self.call(env, slot, frame, args)
         })
+    }
+
+    fn direct(&self) -> u64 {
+        match self.direct {
+            true => self.code.start() as u64,
+            false => 0,
+        }
     }
 
     /// A position is a slot, or an address in the code that a helper returns to.

@@ -61,7 +61,7 @@ pub use host::{Batch, BatchError, BatchToken};
 pub use lpm::LpmTrie;
 pub use map::{Map, Object, Progress, ValueRegion};
 pub use map_in_map::{ArrayOfMaps, HashOfMaps};
-pub use objects::{BPF_F_CURRENT_CPU, PerfEventArray, PerfSample, ProgArray};
+pub use objects::{BPF_F_CURRENT_CPU, Direct, PerfEventArray, PerfSample, ProgArray};
 pub use params::{Field, FieldKind, MapParams};
 pub use ring::{
     BPF_MAX_USER_RINGBUF_SAMPLES, BPF_RINGBUF_BUSY_BIT, BPF_RINGBUF_DISCARD_BIT,

@@ -10,8 +10,21 @@ use crate::mem::{Commit, Region};
 use crate::ops::Ops;
 use crate::{Errno, Guard, MapParams, Object};
 
-/// A slot's contents: the object and the id that the host reads.
+/// Where compiled code goes on that calls a program of a program array.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct Direct {
+    /// Address to jump to, 0 where the engine must be asked.
+    pub code: u64,
+    /// What a program must be to jump there, as engines number it.
+    pub kind: u64,
+}
+
+/// A slot's contents: the object and the id that the host reads. Compiled code reads the
+/// beginning.
+#[repr(C)]
 struct Entry {
+    direct: Direct,
     object: Object,
     id: u32,
 }
@@ -52,6 +65,21 @@ impl ProgArray {
         unsafe { self.slot(index)?.load(Acquire).as_ref() }
     }
 
+    /// Address of the first slot. A slot is the address of a [`Direct`], or null.
+    pub fn slots(&self) -> u64 {
+        self.slots.base().as_ptr().expose_provenance() as u64
+    }
+
+    /// The object behind a [`Direct`].
+    ///
+    /// # Safety
+    /// `at` was read from a slot, and since before that until `'g` ends the thread holds a
+    /// guard.
+    pub unsafe fn object_at<'g>(at: usize) -> &'g Object {
+        // SAFETY: by this function's contract an entry, which lives as long as the guard.
+        unsafe { &(*std::ptr::with_exposed_provenance::<Entry>(at)).object }
+    }
+
     /// The program in slot `index`, as long as the guard is held.
     #[inline]
     pub fn get<'g>(&self, index: u32, guard: &'g Guard) -> Option<&'g Object> {
@@ -68,10 +96,27 @@ impl ProgArray {
     /// # Errors
     /// `E2BIG` for a slot that is not there.
     pub fn set(&self, index: u32, object: Object, id: u32) -> Result<(), Errno> {
+        self.set_direct(index, object, Direct::default(), id)
+    }
+
+    /// As [`set`](Self::set), with what compiled code finds there.
+    ///
+    /// # Errors
+    /// As `set`.
+    pub fn set_direct(
+        &self,
+        index: u32,
+        object: Object,
+        direct: Direct,
+        id: u32,
+    ) -> Result<(), Errno> {
         let slot = self.slot(index).ok_or(Errno::E2BIG)?;
         self.filled.fetch_max(index + 1, Relaxed);
-        let entry = Box::new(Entry { object, id });
-        drop_later(slot.swap(Box::into_raw(entry), AcqRel));
+        let entry = Box::new(Entry { direct, object, id });
+        let entry = Box::into_raw(entry);
+        // Compiled code has only its address.
+        entry.expose_provenance();
+        drop_later(slot.swap(entry, AcqRel));
         Ok(())
     }
 

@@ -318,6 +318,12 @@ pub trait Local: Executable {
         args: [u64; 5],
     ) -> Outcome;
 
+    /// The address that verified programs of the same type and engine may jump to with
+    /// [`State`](crate::native::State)'s arguments; 0 for none.
+    fn direct(&self) -> u64 {
+        0
+    }
+
     /// The slot that a position saved by the engine belongs to.
     fn slot_of(&self, position: usize) -> u32;
 

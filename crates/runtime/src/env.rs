@@ -92,7 +92,6 @@ pub struct Env<'r> {
     pub(crate) window_start: *mut Window,
     pub(crate) window_limit: *mut Window,
     pub(crate) window_end: *mut Window,
-    pub(crate) tail_calls: u32,
     pub(crate) checked: bool,
     pub(crate) program: &'r dyn Local,
     pub(crate) trap: Option<Trap>,
@@ -137,6 +136,7 @@ pub(crate) struct Parts<'r> {
 
 impl<'r> Env<'r> {
     pub(crate) fn new(p: Parts<'r>) -> Self {
+        p.memory.spans.state.tail_calls = 0;
         Self {
             pc: 0,
             fuel: p.fuel,
@@ -146,7 +146,6 @@ impl<'r> Env<'r> {
             window_start: p.window_start,
             window_limit: p.window_limit,
             window_end: p.window_end,
-            tail_calls: 0,
             checked: p.checked,
             program: p.program,
             trap: None,
@@ -219,11 +218,7 @@ impl<'r> Env<'r> {
     }
 
     pub(crate) fn refresh_values(&mut self) {
-        let maps = self.program.maps();
-        self.memory.values.rebuild(
-            maps.value_regions()
-                .chain(crate::mapset::value_regions(self.kept_maps)),
-        );
+        self.memory.set_values(self.program.maps(), self.kept_maps);
     }
 
     pub(crate) fn access_fault(&self, address: u64, size: u64, write: bool) -> FaultKind {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bpfkit_btf::Btf;
 use bpfkit_maps::flags::BPF_F_RDONLY_PROG;
-use bpfkit_maps::{Errno, Map, MapParams};
+use bpfkit_maps::{Direct, Errno, Map, MapParams};
 use bpfkit_object::{MapDef, MapOrigin, SlotValue};
 use bpfkit_spec::MapType;
 
@@ -196,7 +196,11 @@ impl MapSet {
 /// What the map says.
 pub fn set_program(map: &Map, slot: u32, program: Arc<dyn Local>, id: u32) -> Result<(), Errno> {
     let array = map.as_prog_array().ok_or(Errno::EINVAL)?;
-    array.set(slot, Arc::new(ProgramSlot(program)), id)
+    let direct = Direct {
+        code: program.direct(),
+        kind: program.program().decl.prog_type as u64,
+    };
+    array.set_direct(slot, Arc::new(ProgramSlot(program)), direct, id)
 }
 
 /// The values of maps, as regions.

@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bpfkit_isa::Size;
 use bpfkit_maps::Map;
 
+use crate::mapset::{self, MapSet};
 use crate::native::State;
+use crate::vm::FRAME_BYTES;
 
 /// What a region is, for the message of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,6 +131,8 @@ pub(crate) struct Spans {
     tables: [[Span; SPANS]; 8],
     /// Which entries of each table are in use.
     used: [u32; 8],
+    /// Those of them that are good for the run under way only.
+    fleeting: [u32; 8],
 }
 
 impl Spans {
@@ -139,6 +143,7 @@ impl Spans {
             state: State::default(),
             tables: [[Self::nowhere(); SPANS]; 8],
             used: [0; 8],
+            fleeting: [0; 8],
         }
     }
 
@@ -164,22 +169,19 @@ impl Spans {
 
     /// Remembers where an access of that many bytes was found, unless it was translated.
     pub(crate) fn remember_at(&mut self, table: usize, index: usize, bytes: u64, found: &Found) {
+        let (start, index) = (found.region.start, index % SPANS);
         let Some(slack) = found.region.len.checked_sub(bytes) else {
             return;
         };
-        let Some(entry) = self
-            .tables
-            .get_mut(table)
-            .and_then(|t| t.get_mut(index % SPANS))
-        else {
+        if found.translated {
             return;
-        };
-        if !found.translated {
-            *entry = Span {
-                start: found.region.start,
-                slack,
-            };
-            self.used[table] |= 1 << (index % SPANS);
+        }
+        self.tables[table][index] = Span { start, slack };
+        let bit = 1 << index;
+        self.used[table] |= bit;
+        self.fleeting[table] &= !bit;
+        if !found.lasting {
+            self.fleeting[table] |= bit;
         }
     }
 
@@ -198,25 +200,24 @@ impl Spans {
 
     /// Remembers where an access was found, unless it was translated.
     pub(crate) fn remember<T, const WRITE: bool>(&mut self, position: usize, found: &Found) {
-        let Some(slack) = found.region.len.checked_sub(size_of::<T>() as u64) else {
-            return;
-        };
-        if found.translated {
-            return;
-        }
         let (table, index) = (Self::table::<T, WRITE>(), Self::index(position));
-        self.tables[table][index] = Span {
-            start: found.region.start,
-            slack,
-        };
-        self.used[table] |= 1 << index;
+        self.remember_at(table, index, size_of::<T>() as u64, found);
     }
 
+    /// Forgets every span.
     pub(crate) fn forget(&mut self) {
-        for (table, used) in self.tables.iter_mut().zip(&mut self.used) {
-            while *used != 0 {
-                table[used.trailing_zeros() as usize] = Self::nowhere();
-                *used &= *used - 1;
+        self.fleeting = self.used;
+        self.forget_fleeting();
+    }
+
+    /// Forgets the spans that are good for one run only.
+    fn forget_fleeting(&mut self) {
+        let masks = self.used.iter_mut().zip(&mut self.fleeting);
+        for (table, (used, fleeting)) in self.tables.iter_mut().zip(masks) {
+            *used &= !*fleeting;
+            while *fleeting != 0 {
+                table[fleeting.trailing_zeros() as usize] = Self::nowhere();
+                *fleeting &= *fleeting - 1;
             }
         }
     }
@@ -232,6 +233,8 @@ pub(crate) struct Found {
     translated: bool,
     /// Whether it stands for a place in an arena that was not allocated.
     pub(crate) absent: bool,
+    /// Whether the region is there in every run that begins with the same grants.
+    lasting: bool,
 }
 
 /// Everything a program may touch during a run.
@@ -239,7 +242,11 @@ pub struct Memory {
     pub(crate) spans: Spans,
     stack: Region,
     regions: Vec<Region>,
-    pub(crate) values: ValueIndex,
+    /// The regions that the run began with.
+    granted: Vec<Region>,
+    values: ValueIndex,
+    /// The set whose maps' values these are, if they are that set's alone.
+    values_of: Option<u64>,
     /// The object's arena map, if it has one.
     pub(crate) arena: Option<Arc<Map>>,
     /// What accesses to absent pages of an arena work on.
@@ -280,22 +287,40 @@ impl Memory {
                 kind: RegionKind::Stack,
             },
             regions: Vec::with_capacity(16),
+            granted: Vec::new(),
             values: ValueIndex::default(),
+            values_of: None,
             arena: None,
             scratch: Box::default(),
         }
     }
 
-    /// Forgets every grant.
-    pub(crate) fn reset(&mut self) {
+    /// Begins a run of a program with these maps, on a stack that starts there; `grant` says
+    /// what else it may touch from the start. Where that is what the last run began with, its
+    /// spans are good for this one, but for what it was granted on the way.
+    pub(crate) fn begin(&mut self, maps: &MapSet, stack: u64, grant: impl FnOnce(&mut Self)) {
         self.regions.clear();
-        self.spans.forget();
+        grant(self);
+        let same_values = self.values_of == Some(maps.id());
+        if same_values && self.stack.start == stack && self.regions == self.granted {
+            self.spans.forget_fleeting();
+        } else {
+            self.spans.forget();
+            self.granted.clone_from(&self.regions);
+        }
+        if !same_values {
+            self.set_values(maps, &[]);
+        }
+        (self.stack.start, self.stack.len) = (stack, 0);
+        self.arena = maps.arena().cloned();
     }
 
-    /// Sets where the stack starts; nothing of it is live yet.
-    pub(crate) fn set_stack_start(&mut self, start: u64) {
-        self.stack.start = start;
-        self.stack.len = 0;
+    /// Asks maps where their values lie: those of a set, and others that a run keeps.
+    pub(crate) fn set_values(&mut self, maps: &MapSet, others: &[Arc<Map>]) {
+        self.values
+            .rebuild(maps.value_regions().chain(mapset::value_regions(others)));
+        // The others may be gone after the run.
+        self.values_of = others.is_empty().then_some(maps.id());
     }
 
     /// Sets the end of the live part of the stack: the top of the current frame.
@@ -325,20 +350,23 @@ impl Memory {
     /// Where an access lies, or `None` if no region holds all of it.
     pub(crate) fn find(&self, address: u64, size: u64, write: bool) -> Option<Found> {
         let fits = |r: &Region| r.holds(address, size) && (r.writable || !write);
-        let as_is = |region| Found {
+        let as_is = |region, lasting| Found {
             region,
             host: address,
             translated: false,
             absent: false,
+            lasting,
         };
         if fits(&self.stack) {
-            return Some(as_is(self.stack));
+            // What lies above the first frame is there while a function runs.
+            let lasting = self.stack.len == FRAME_BYTES as u64;
+            return Some(as_is(self.stack, lasting));
         }
         if let Some(region) = self.regions.iter().find(|r| fits(r)) {
-            return Some(as_is(*region));
+            return Some(as_is(*region, self.granted.contains(region)));
         }
         if let Some(region) = self.values.at(address).filter(|r| fits(r)) {
-            return Some(as_is(region));
+            return Some(as_is(region, self.values_of.is_some()));
         }
         self.find_in_arena(address, size)
     }
@@ -372,6 +400,7 @@ impl Memory {
                 host,
                 translated: true,
                 absent: true,
+                lasting: false,
             });
         }
         let host = base + low;
@@ -388,6 +417,8 @@ impl Memory {
             host,
             translated: host != address,
             absent: false,
+            // Pages come and go.
+            lasting: false,
         })
     }
 

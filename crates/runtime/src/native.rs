@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use bpfkit_isa::Size;
+use bpfkit_maps::{Object, ProgArray};
 
-use crate::engine::{Context, Local, Outcome};
+use crate::engine::{Context, Local, Outcome, ProgramSlot};
 use crate::env::{Args, Env};
 use crate::fault::{FaultKind, Trap};
 use crate::memory::{Found, Spans};
@@ -32,8 +33,15 @@ pub struct State {
     pub scratch: usize,
     /// Number of the worker thread that stands for the CPU.
     pub cpu: u32,
+    /// Tail calls of the run so far.
+    pub tail_calls: u32,
     /// What the per-CPU address instruction adds.
     pub percpu_offset: u64,
+    /// What a program array's slot held that code has jumped to the program of, until the
+    /// [`Env`] has heard of it; else 0. See [`Env::catch_up`].
+    pub entered: usize,
+    /// R1–R5 of a program that code jumps to. Only R1 is ever other than 0.
+    pub args: Args,
 }
 
 /// Remembered spans of a size and direction.
@@ -56,10 +64,56 @@ pub fn start(
     vm.start(program, context, body)
 }
 
+/// Runs code that calls nothing, cannot trap and looks at no [`State`] as a run of a program:
+/// `body` gets R1–R5 and R10.
+pub fn run_bare(
+    vm: &mut Vm,
+    program: &dyn Local,
+    context: &mut dyn Context,
+    body: impl FnOnce(&Args, u64) -> u64,
+) -> Outcome {
+    vm.run_bare(program, context, body)
+}
+
 impl<'r> Env<'r> {
     /// The state of the run. It stays where it is until the run ends.
     pub fn native_state(&mut self) -> *mut State {
         (&raw mut self.memory.spans).cast()
+    }
+
+    /// The program that runs.
+    pub fn running(&self) -> &'r dyn Local {
+        self.program
+    }
+
+    /// Goes on as a program of the run.
+    pub fn go_on_as(&mut self, program: &'r dyn Local) {
+        self.program = program;
+    }
+
+    /// Takes note of the program that code has jumped to since it was last here.
+    ///
+    /// # Safety
+    /// Called while machine code of this run waits: `entered` is 0, or was read from a slot of
+    /// a program array during this run.
+    #[inline]
+    pub unsafe fn catch_up(&mut self) {
+        let entered = std::mem::take(&mut self.memory.spans.state.entered);
+        if entered != 0 {
+            // SAFETY: by this function's contract; the run holds a guard from start to end.
+            let object: &'r Object = unsafe { ProgArray::object_at(entered) };
+            if let Some(slot) = object.downcast_ref::<ProgramSlot>() {
+                self.program = &*slot.0;
+            }
+        }
+    }
+
+    pub(crate) fn tail_calls(&self) -> u32 {
+        self.memory.spans.state.tail_calls
+    }
+
+    pub(crate) fn count_tail_call(&mut self) {
+        self.memory.spans.state.tail_calls += 1;
     }
 
     /// Steps left (checked mode).
@@ -207,7 +261,7 @@ impl<'r> Env<'r> {
         let Some(target) = crate::interp::find_target(self, map, index)? else {
             return Ok(None);
         };
-        self.tail_calls += 1;
+        self.count_tail_call();
         let (pc, window, current) = (self.pc, self.window, self.program);
         let target_ptr: *const dyn Local = Arc::as_ptr(&target);
         self.kept_programs.push(target);

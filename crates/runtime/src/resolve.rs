@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bpfkit_isa::{Imm64, Insn, Op, Reg};
 use bpfkit_object::{Program, RefTarget};
+use bpfkit_spec::ProgType;
 
 use crate::engine::{LoadError, LoadErrorKind, LoadOptions};
 use crate::env::HelperFn;
@@ -85,6 +86,11 @@ impl<'a> Resolver<'a> {
     /// Every slot in order.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// The program's type.
+    pub fn prog_type(&self) -> ProgType {
+        self.program.decl.prog_type
     }
 
     /// Where the program's subprograms begin.

@@ -123,7 +123,6 @@ pub struct Vm {
     memory: Memory,
     kept_programs: Vec<Arc<dyn Local>>,
     kept_maps: Vec<Arc<Map>>,
-    values_of: Option<u64>,
     /// What helpers remember during a run.
     pub(crate) state: helpers::State,
     /// Worker number, below the CPU count that the maps were made for.
@@ -150,7 +149,6 @@ impl Vm {
             memory: Memory::new(),
             kept_programs: Vec::new(),
             kept_maps: Vec::new(),
-            values_of: None,
             state: helpers::State::default(),
             cpu,
             percpu_offset: 0,
@@ -171,29 +169,19 @@ impl Vm {
         // What maps give up meanwhile stays until the run ends.
         let _guard = bpfkit_maps::pin();
         let checked = !program.trusted();
-        let prog_type = program.program().decl.prog_type;
-        if !checked && !context.suits(prog_type) {
-            let kind = FaultKind::OtherContext(prog_type);
-            return Outcome {
-                fault: Some(Box::new(Fault::new(kind, program.program(), 0))),
-                ..Outcome::default()
-            };
+        if !checked && let Some(outcome) = refuse(program, context) {
+            return outcome;
         }
         let args = context.args();
         let window = self.stack.windows.as_ptr();
         self.state.reset();
         self.kept_maps.clear();
         if checked {
-            self.memory.reset();
-            self.memory.set_stack_start(self.stack.frames());
-            self.memory.arena = program.maps().arena().cloned();
-            context.grant(&mut self.memory);
-            program.maps().shared.heap.grant(&mut self.memory);
-            let set = program.maps().id();
-            if self.values_of != Some(set) {
-                self.memory.values.rebuild(program.maps().value_regions());
-                self.values_of = Some(set);
-            }
+            let (maps, stack) = (program.maps(), self.stack.frames());
+            self.memory.begin(maps, stack, |memory| {
+                context.grant(memory);
+                maps.shared.heap.grant(memory);
+            });
         }
         let fuel = if checked {
             i64::try_from(self.step_limit).unwrap_or(i64::MAX)
@@ -242,6 +230,38 @@ impl Vm {
         self.kept_programs.clear();
         outcome
     }
+
+    /// See [`native::run_bare`](crate::native::run_bare).
+    #[inline]
+    pub(crate) fn run_bare(
+        &mut self,
+        program: &dyn Local,
+        context: &mut dyn Context,
+        body: impl FnOnce(&Args, u64) -> u64,
+    ) -> Outcome {
+        if let Some(outcome) = refuse(program, context) {
+            return outcome;
+        }
+        self.state.reset();
+        Outcome {
+            ret: body(&context.args(), self.stack.frames() + FRAME_BYTES as u64),
+            ..Outcome::default()
+        }
+    }
+}
+
+/// The outcome of a verified program on a context of another type.
+#[inline]
+fn refuse(program: &dyn Local, context: &dyn Context) -> Option<Outcome> {
+    let prog_type = program.program().decl.prog_type;
+    if context.suits(prog_type) {
+        return None;
+    }
+    let kind = FaultKind::OtherContext(prog_type);
+    Some(Outcome {
+        fault: Some(Box::new(Fault::new(kind, program.program(), 0))),
+        ..Outcome::default()
+    })
 }
 
 impl Default for Vm {

@@ -13,7 +13,7 @@ use super::regs::{
 };
 use crate::backend::Origin;
 use crate::callout;
-use crate::lower::{ARG_REGS, Mask, Plan};
+use crate::lower::{ARG_REGS, Inline, Mask, Plan};
 
 pub(super) use crate::callout::{MISALIGNED, PAST_END, POISON, STEP_LIMIT};
 
@@ -27,6 +27,9 @@ const SCRATCH_AT: i32 = offset_of!(State, scratch) as i32;
 pub(super) enum Stub {
     /// Helpers: slot in x14, function in x13. R0 is the result.
     Helper,
+    /// Tail calls that may be a jump: what the array's slot holds in x10. As the next one,
+    /// which is emitted behind it.
+    DirectTailCall,
     /// Tail calls: slot in x14, which then says whether it happened.
     TailCall,
     /// An access whose span is not known: address in x13, detail in x14; gives x13.
@@ -43,8 +46,9 @@ pub(super) enum Stub {
     Stop,
 }
 
-const STUBS: [Stub; 8] = [
+const STUBS: [Stub; 9] = [
     Stub::Helper,
+    Stub::DirectTailCall,
     Stub::TailCall,
     Stub::Access,
     Stub::Packet,
@@ -59,6 +63,7 @@ impl Stub {
     fn name(self) -> &'static str {
         match self {
             Stub::Helper => "call of a helper",
+            Stub::DirectTailCall => "direct tail call",
             Stub::TailCall => "tail call",
             Stub::Access => "unknown place",
             Stub::Packet => "legacy packet load",
@@ -96,6 +101,10 @@ impl Compiler<'_> {
     pub(super) fn call(&mut self, call: Call) -> Result<(), LoadErrorKind> {
         match call {
             Call::Helper(TAIL_CALL) => {
+                if let Some(Inline::TailCall(call)) = self.plan.inline_at(self.slot) {
+                    self.direct_tail_call(call);
+                    return Ok(());
+                }
                 self.asm.mov_imm(DETAIL, self.slot as u64);
                 let stub = self.stubs.label(Stub::TailCall, &mut self.asm);
                 self.asm.bl(stub);
@@ -206,6 +215,7 @@ impl Compiler<'_> {
             self.mark(label, Origin::Shared(stub.name()));
             match stub {
                 Stub::Helper => self.helper_stub(),
+                Stub::DirectTailCall => self.direct_tail_call_stub(),
                 Stub::TailCall => self.tail_call_stub(),
                 Stub::Access => self.preserving_stub(callout::access as *const () as usize, true),
                 Stub::Packet => self.preserving_stub(callout::packet as *const () as usize, false),

@@ -15,6 +15,7 @@ mod jump;
 mod mem;
 mod prologue;
 mod regs;
+mod tail_call;
 #[cfg(test)]
 mod tests;
 mod trampoline;

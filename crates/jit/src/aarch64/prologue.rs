@@ -127,6 +127,13 @@ impl Compiler<'_> {
 
     /// Returns to outside with X0 and X1.
     pub(super) fn leave(&mut self) {
+        self.restore_outside();
+        self.asm.ret();
+    }
+
+    /// Gives the caller outside its registers and its stack back: what follows jumps to another
+    /// program or returns.
+    pub(super) fn restore_outside(&mut self) {
         if self.plan.checked {
             self.asm.store(8, FUEL, STATE, FUEL_AT);
         }
@@ -138,7 +145,6 @@ impl Compiler<'_> {
         let registers = std::mem::take(&mut self.entry.saved);
         self.restore(&registers);
         self.entry.saved = registers;
-        self.asm.ret();
     }
 
     fn load_args(&mut self, live: Mask) {

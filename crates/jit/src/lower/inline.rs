@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bpfkit_isa::{AluOp, Call, Imm64, Op, Operand, Reg, Size, Width};
 use bpfkit_maps::Map;
-use bpfkit_runtime::FRAME_BYTES;
 use bpfkit_runtime::native::{Slot, State};
+use bpfkit_runtime::{FRAME_BYTES, TAIL_CALL};
 
 use super::Plan;
 use super::regs::{Mask, writes};
@@ -53,6 +53,8 @@ pub(crate) enum Inline {
     Array(Array),
     /// R0 = `function(map, key, cpu)`: a look-up, with the map where it is known.
     Lookup { function: u64, map: Option<u64> },
+    /// A tail call through a program array that is known.
+    TailCall(TailCall),
     /// R0 = `callout::ask(state, function)`: a helper without arguments that cannot fail.
     Ask(u64),
 }
@@ -72,6 +74,17 @@ pub(crate) struct Array {
     pub(crate) key: Option<u32>,
 }
 
+/// A tail call that is a jump where the slot holds compiled code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TailCall {
+    /// Address of the first slot, 64 bits each.
+    pub(crate) slots: u64,
+    /// Number of slots.
+    pub(crate) len: u32,
+    /// The slot, where it is known: it exists.
+    pub(crate) index: Option<u32>,
+}
+
 impl Inline {
     /// Registers that the call reads.
     pub(crate) fn reads(self) -> Mask {
@@ -80,19 +93,23 @@ impl Inline {
             Inline::Array(Array { key: Some(_), .. }) => 0,
             Inline::Lookup { map: None, .. } => 1 << 1 | 1 << 2,
             Inline::Array(_) | Inline::Lookup { .. } => 1 << 2,
+            Inline::TailCall(_) => 1 << 1 | 1 << 2 | 1 << 3,
         }
     }
 
     /// Whether a function in Rust is called.
     pub(crate) fn calls(self) -> bool {
-        matches!(self, Inline::Lookup { .. } | Inline::Ask(_))
+        matches!(
+            self,
+            Inline::Lookup { .. } | Inline::Ask(_) | Inline::TailCall(_)
+        )
     }
 
     /// Whether the code needs the run's state.
     pub(crate) fn needs_state(self) -> bool {
         match self {
             Inline::State(_) | Inline::Ask(_) => true,
-            Inline::Lookup { .. } => true,
+            Inline::Lookup { .. } | Inline::TailCall(_) => true,
             Inline::Array(array) => array.per_cpu.is_some(),
             Inline::Constant(_) => false,
         }
@@ -224,10 +241,14 @@ impl Plan<'_> {
             let Slot::Op(op) = op else { continue };
             let mut inline = None;
             if let Op::Call(Call::Helper(id)) = *op {
-                inline = self.inline(id, &known);
+                inline = match id {
+                    TAIL_CALL => self.tail_call(slot, &known),
+                    _ => self.inline(id, &known),
+                };
                 found.extend(inline.map(|inline| (slot as u32, inline)));
             }
             match inline {
+                Some(Inline::TailCall(_)) => known.step(op),
                 // These leave everything else as it is.
                 Some(_) => known.regs[0] = Value::Unknown,
                 None => known.step(op),
@@ -252,6 +273,38 @@ impl Plan<'_> {
             }
             _ => None,
         }
+    }
+
+    /// A tail call of verified code from the main function, which nothing but its return address
+    /// lies on the stack of. Elsewhere the caller must be returned to, which takes the long way.
+    fn tail_call(&self, slot: usize, known: &Known) -> Option<Inline> {
+        let Value::Map(map) = known.regs[2] else {
+            return None;
+        };
+        let in_main = !(1..=slot).any(|slot| self.is_function(slot));
+        let with_budget = self
+            .slots()
+            .iter()
+            .any(|slot| matches!(slot, Slot::Op(Op::MayGoto { .. })));
+        let direct = in_main && !with_budget && !self.main_is_called;
+        if self.checked || !direct || !self.rules.has(Rule::DirectTailCall) {
+            return None;
+        }
+        let array = self.maps.get(map)?.as_prog_array()?;
+        let len = array.entries();
+        let index = match known.regs[3] {
+            Value::Number(index) if index < len => Some(index),
+            Value::Number(_) => return None,
+            _ => None,
+        };
+        // Comparisons take a signed number.
+        (len <= i32::MAX as u32).then(|| {
+            Inline::TailCall(TailCall {
+                slots: array.slots(),
+                len,
+                index,
+            })
+        })
     }
 
     fn lookup(&self, known: &Known) -> Option<Inline> {

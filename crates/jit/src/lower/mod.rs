@@ -10,7 +10,7 @@ mod rules;
 
 pub(crate) use combine::{Combined, Match, Target, Test};
 pub(crate) use facts::Zeros;
-pub(crate) use inline::{ASKED, Array, Inline};
+pub(crate) use inline::{ASKED, Array, Inline, TailCall};
 pub(crate) use regs::{ARGS as ARG_REGS, Mask, reads, writes};
 pub use rules::{Rule, Rules};
 
@@ -18,6 +18,8 @@ use bpfkit_isa::{Call, Imm64, Op};
 use bpfkit_object::Program;
 use bpfkit_runtime::native::{Resolver, Slot, Value};
 use bpfkit_runtime::{Code, LoadError, LoadErrorKind, LoadOptions, MapSet, TAIL_CALL};
+
+use crate::backend::Arch;
 
 /// A jump leads here.
 const TARGET: u8 = 1;
@@ -175,6 +177,13 @@ impl<'a> Plan<'a> {
             plan.functions[index].writes |= first;
         }
         Ok(plan)
+    }
+
+    /// Whether the code calls nothing and looks at no state of a run, as atomics do on AArch64:
+    /// they stop where they are misaligned.
+    pub(crate) fn is_bare(&self) -> bool {
+        let misaligned = self.has_atomics && Arch::HOST == Some(Arch::Aarch64);
+        !(self.needs.state || misaligned)
     }
 
     pub(crate) fn slots(&self) -> &[Slot] {

@@ -23,6 +23,8 @@ pub enum Rule {
     InlineLookup,
     /// A look-up in any other map that is known calls its function at once.
     DirectLookup,
+    /// A tail call through a program array that is known jumps to what its slot holds.
+    DirectTailCall,
     /// Helpers that ask for the processor, the time, the task need no call, or a short one.
     InlineHelper,
     /// Loads of bytes that are joined to a word are one load, and a byte swap where needed.
@@ -60,7 +62,7 @@ pub enum Rule {
     TestBranch,
 }
 
-const NAMES: [(Rule, &str); 26] = [
+const NAMES: [(Rule, &str); 27] = [
     (Rule::Address, "address"),
     (Rule::ZeroExtension, "zero-extension"),
     (Rule::Rotate, "rotate"),
@@ -70,6 +72,7 @@ const NAMES: [(Rule, &str); 26] = [
     (Rule::Unused, "unused"),
     (Rule::InlineLookup, "inline-lookup"),
     (Rule::DirectLookup, "direct-lookup"),
+    (Rule::DirectTailCall, "direct-tail-call"),
     (Rule::InlineHelper, "inline-helper"),
     (Rule::WideLoad, "wide-load"),
     (Rule::WideStore, "wide-store"),

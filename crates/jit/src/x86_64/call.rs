@@ -11,7 +11,7 @@ use super::emit::{Arith, Cc, Label, Mem};
 use super::regs::{ARGS, FRAME, FUEL, R10, R11, RAX, RSP, STATE};
 use super::shared::{Stub, Thunk, shared};
 use crate::backend::Origin;
-use crate::lower::{ARG_REGS, Mask, Plan};
+use crate::lower::{ARG_REGS, Inline, Mask, Plan};
 
 pub(super) use crate::callout::{MISALIGNED, PAST_END, POISON, STEP_LIMIT};
 
@@ -24,7 +24,10 @@ impl Compiler<'_> {
         match call {
             Call::Helper(TAIL_CALL) => {
                 self.flush(self.live | ARG_REGS);
-                self.tail_call();
+                match self.plan.inline_at(self.slot) {
+                    Some(Inline::TailCall(call)) => self.direct_tail_call(call),
+                    _ => self.tail_call(),
+                }
             }
             Call::Helper(id) => {
                 if let Some(inline) = self.plan.inline_at(self.slot) {
@@ -68,10 +71,15 @@ impl Compiler<'_> {
             }
         }
         if !self.plan.checked {
-            let call = self.asm.links() - 1;
-            self.returns.push((call, self.slot as u32));
+            self.returns_here();
         }
         self.restore_args(kept);
+    }
+
+    /// The shared code that was just called knows the slot by where it returns to.
+    pub(super) fn returns_here(&mut self) {
+        let call = self.asm.links() - 1;
+        self.returns.push((call, self.slot as u32));
     }
 
     /// Verified programs do not use R1–R5 after a call; others find them as they were.

@@ -23,6 +23,8 @@ impl Compiler<'_> {
             Inline::Array(array) => self.array(array),
             // The key is in RSI already, and a map that is not known in RDI.
             Inline::Lookup { function, map } => self.direct(Thunk::Lookup, function, map),
+            // `call` sees to these.
+            Inline::TailCall(_) => {}
             Inline::Ask(helper) => self.direct(Thunk::Ask, helper, None),
         }
     }

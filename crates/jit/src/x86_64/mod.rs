@@ -20,6 +20,7 @@ mod mem;
 mod prologue;
 mod regs;
 mod shared;
+mod tail_call;
 #[cfg(test)]
 mod tests;
 mod trampoline;

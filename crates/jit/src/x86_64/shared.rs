@@ -9,6 +9,7 @@ use bpfkit_runtime::native::State;
 
 use super::emit::{Arith, Asm, Cc, Label, Mem};
 use super::regs::{ARGS, FRAME, FUEL, Gpr, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, SAVED, STATE};
+use super::tail_call;
 use crate::backend;
 use crate::callout;
 use crate::lower;
@@ -34,6 +35,9 @@ pub(super) enum Stub {
     Function,
     /// Helpers: function in R10 and, in checked code, slot in EAX. R0 is the result.
     Helper,
+    /// Tail calls that may be a jump, of verified code: what the array's slot holds in R10, what
+    /// a program must be in R11. Else as the next one.
+    Jump,
     /// Tail calls: slot in R10. Whether it happened in the flags, as "not equal".
     TailCall,
     /// An access whose span is not known: address in R11, detail in R10; gives R11.
@@ -50,10 +54,11 @@ pub(super) enum Stub {
     Stop,
 }
 
-const STUBS: [Stub; 10] = [
+const STUBS: [Stub; 11] = [
     Stub::Main,
     Stub::Function,
     Stub::Helper,
+    Stub::Jump,
     Stub::TailCall,
     Stub::Access,
     Stub::Packet,
@@ -70,6 +75,7 @@ impl Stub {
             Stub::Main => "run of a program",
             Stub::Function => "run of a function",
             Stub::Helper => "call of a helper",
+            Stub::Jump => "direct tail call",
             Stub::TailCall => "tail call",
             Stub::Access => "unknown place",
             Stub::Packet => "legacy packet load",
@@ -227,6 +233,7 @@ impl Writer {
             Stub::Main => self.enter(8),
             Stub::Function => self.enter(0),
             Stub::Helper => self.helper(),
+            Stub::Jump => tail_call::jump(&mut self.asm),
             Stub::TailCall => self.tail_call(),
             Stub::Access => self.preserving(callout::access as *const () as usize, true),
             Stub::Packet => self.preserving(callout::packet as *const () as usize, false),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bpfkit_isa::asm::{self, MapRef, Resolver};
 use bpfkit_jit::{CodeMemory, Features, Jit, Rules};
-use bpfkit_object::{MapDef, Program};
+use bpfkit_object::{InsnRef, MapDef, Program, RefTarget, Subprogram};
 use bpfkit_runtime::{Code, Engine, Executable, LoadOptions, MapSet, Trusted, raw_program};
 use bpfkit_spec::MapType;
 
@@ -30,6 +30,35 @@ impl Resolver for Names {
 pub fn assemble(name: &str, text: &str) -> Program {
     let assembled = asm::assemble_with(text, &Names).unwrap_or_else(|e| panic!("{name}: {e}"));
     raw_program(name, assembled.insns)
+}
+
+/// A program; labels that begin with `f_` become subprograms, and every kernel function it
+/// calls is `bpf_throw`.
+pub fn program(name: &str, text: &str) -> Program {
+    let assembled = asm::assemble_with(text, &Names).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let mut program = raw_program(name, assembled.insns.clone());
+    for (insn, code) in (0..).zip(&assembled.insns) {
+        if code.code == 0x85 && code.src == 2 {
+            let name = "bpf_throw".to_owned();
+            program.refs.push(InsnRef {
+                insn,
+                target: RefTarget::Kfunc {
+                    name,
+                    type_id: 0,
+                    weak: false,
+                },
+            });
+        }
+    }
+    for label in assembled.labels.iter().filter(|l| l.name.starts_with("f_")) {
+        program.subprograms.push(Subprogram {
+            name: label.name.clone(),
+            start: label.slot as u32,
+            type_id: 0,
+            global: false,
+        });
+    }
+    program
 }
 
 /// A map with 8 elements whose keys are 32 bits.

@@ -21,15 +21,14 @@ pub(crate) fn known(env: &mut Env<'_>, addr: u64, len: u64) -> Option<u64> {
 
 /// Fills the memory table of a run without checks, which needs none otherwise.
 fn survey(env: &mut Env<'_>) {
-    env.memory.reset();
     // SAFETY: the first window and the current one are windows of the run's stack, and no
     // reference to them is held while a helper runs.
     let (first, current) = unsafe { ((*env.window_start).r[10], (*env.window).r[10]) };
+    let stack = first.wrapping_sub(FRAME_BYTES as u64);
+    let (maps, context) = (env.program.maps(), &*env.context);
     env.memory
-        .set_stack_start(first.wrapping_sub(FRAME_BYTES as u64));
+        .begin(maps, stack, |memory| context.grant(memory));
     env.memory.set_stack_top(current);
-    env.memory.arena = env.maps().arena().cloned();
-    env.context.grant(env.memory);
     env.refresh_values();
 }
 

@@ -215,7 +215,7 @@ unsafe fn tail_call(cpu: &mut Cpu) -> Flow {
             Ok(None) => return cpu.next(),
             Err(t) => return trap(env, t),
         };
-        env.tail_calls += 1;
+        env.count_tail_call();
         let window = cpu.window();
         let current = env.program;
         if (*window).caller.is_none() {
@@ -265,7 +265,7 @@ pub(crate) fn find_target(
     index: u32,
 ) -> Result<Option<Arc<dyn Local>>, Trap> {
     let map = env.map(map)?;
-    if env.tail_calls >= MAX_TAIL_CALLS {
+    if env.tail_calls() >= MAX_TAIL_CALLS {
         return Ok(None);
     }
     let Some(array) = map.as_prog_array() else {
