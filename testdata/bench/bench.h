@@ -28,6 +28,7 @@ typedef unsigned long long u64;
 enum {
 	HASH = 1,
 	ARRAY = 2,
+	PROG_ARRAY = 3,
 	PERCPU_HASH = 5,
 	PERCPU_ARRAY = 6,
 	LRU_HASH = 9,
@@ -62,6 +63,7 @@ static long (*map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*ktime_get_ns)(void) = (void *)5;
 static u32 (*get_prandom_u32)(void) = (void *)7;
 static u32 (*get_smp_processor_id)(void) = (void *)8;
+static long (*tail_call)(void *ctx, void *map, u32 index) = (void *)12;
 static long (*xdp_adjust_head)(struct xdp_md *ctx, int delta) = (void *)44;
 static long (*map_push_elem)(void *map, const void *value, u64 flags) = (void *)87;
 static long (*map_peek_elem)(void *map, void *value) = (void *)89;

@@ -307,6 +307,19 @@ impl Kernel {
         self.update(map, key, &inner.fd.to_ne_bytes(), 0)
     }
 
+    /// Stores a program in a slot of a program array.
+    ///
+    /// # Errors
+    /// Those of `BPF_MAP_UPDATE_ELEM`.
+    pub fn update_program(
+        &mut self,
+        map: MapHandle,
+        key: &[u8],
+        program: ProgHandle,
+    ) -> Result<(), OracleError> {
+        self.update(map, key, &program.fd.to_ne_bytes(), 0)
+    }
+
     /// Loads a linked program; `maps` are those of the object, in its order.
     ///
     /// # Errors

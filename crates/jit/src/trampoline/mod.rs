@@ -10,6 +10,7 @@
 //! one returns something else than 0, which then is the result in place of the function's; then
 //! sessions once more and `fexit` programs.
 
+mod hooked;
 mod recursion;
 
 use std::cell::RefCell;
@@ -21,6 +22,7 @@ use bpfkit_maps::pin;
 use bpfkit_runtime::context::{MAX_ARGS, Traced};
 use bpfkit_runtime::{Executable, Vm};
 
+pub use hooked::Hooked;
 pub use recursion::{AtomicCounter, ByteCounter, in_signal_handler};
 
 use crate::backend::{self, Arch};

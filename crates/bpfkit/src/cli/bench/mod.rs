@@ -5,6 +5,7 @@
 //! operations are counted, or a function that measures in its own way and gives an [`Answer`].
 
 mod calls;
+mod compute;
 mod filter;
 mod lpm_trie;
 mod lpm_trie_free;
@@ -15,7 +16,9 @@ mod plot;
 mod record;
 mod report;
 mod stats;
+mod tail_call;
 mod throughput;
+mod trigger;
 mod xdp_lb;
 
 use std::io::Write as _;
@@ -257,6 +260,30 @@ const BENCHMARKS: &[Benchmark] = &[
         &[],
         calls::strncmp,
     ),
+    operations(
+        "tail-call",
+        "a tail call through a slot that is known where the program is compiled",
+        &[],
+        tail_call::known,
+    ),
+    operations(
+        "tail-call-index",
+        "a tail call through a slot that memory tells",
+        &[],
+        tail_call::told,
+    ),
+    Benchmark {
+        name: "compute",
+        about: "programs that compute, beside the same C compiled for this machine",
+        options: &[],
+        kind: Kind::Own(compute::run),
+    },
+    Benchmark {
+        name: "trigger",
+        about: "what programs at a function of the host cost its callers",
+        options: &[],
+        kind: Kind::Own(trigger::run),
+    },
     Benchmark {
         name: "filter",
         about: "two filters of libpcap's, classic and extended, interpreted and compiled",

@@ -37,6 +37,10 @@ const LINES: &[&str] = &[
     "bpf-for",
     "local-storage",
     "strncmp",
+    "tail-call",
+    "tail-call-index",
+    "compute",
+    "trigger",
     "xdp-lb",
     "filter",
 ];
