@@ -31,10 +31,12 @@ fn owner(i: u64) -> u64 {
     0x7f00_0000_0000 + i * 1088
 }
 
-/// Storage of an owner as the kernel lays it out: a small table of maps, each with the address
-/// of a value.
+/// A value by its address, with what else the kernel keeps beside it.
+type Value = Box<(u64, [u64; 6])>;
+
+/// Storage of an owner as the kernel lays it out: a small table of maps and values.
 struct ByPointer {
-    maps: [(u64, Option<Box<(u64, [u64; 6])>>); 16],
+    maps: [(u64, Option<Value>); 16],
 }
 
 /// Nanoseconds a step.

@@ -48,6 +48,7 @@ mod stack_trace;
 mod storage;
 mod struct_ops;
 mod value;
+mod word;
 mod word_array;
 
 pub use arena::Arena;

@@ -8,7 +8,9 @@ use bpfkit_maps::*;
 use bpfkit_spec::MapType;
 
 const THREADS: u32 = 8;
-const STEPS: u32 = if cfg!(debug_assertions) {
+const STEPS: u32 = if cfg!(miri) {
+    40
+} else if cfg!(debug_assertions) {
     20_000
 } else {
     500_000

@@ -44,10 +44,10 @@ impl FreeElements {
         }
     }
 
-    fn link<E: Elements>(elements: &E, index: u32) -> &AtomicU32 {
-        // SAFETY: a free element's key area has at least eight aligned bytes, whose
-        // first four link it; readers that still look at it compare them as key bytes.
-        unsafe { AtomicU32::from_ptr(elements.key_at(index).cast()) }
+    fn link<E: Elements>(elements: &E, index: u32) -> &AtomicU64 {
+        // SAFETY: a free element's key area has at least eight aligned bytes, which link
+        // it; readers that still look at it compare them as a key's.
+        unsafe { AtomicU64::from_ptr(elements.key_at(index).cast()) }
     }
 
     fn home(&self, cpu: u32) -> usize {
@@ -62,7 +62,7 @@ impl FreeElements {
             if index == NONE {
                 return None;
             }
-            let next = FreeElements::link(elements, index).load(Relaxed);
+            let next = FreeElements::link(elements, index).load(Relaxed) as u32;
             let new = (head >> 32).wrapping_add(1) << 32 | u64::from(next);
             match top.compare_exchange_weak(head, new, AcqRel, Acquire) {
                 Ok(_) => return Some(index),
@@ -94,7 +94,7 @@ impl FreeElements {
         let top = &self.stacks[self.home(cpu)];
         let mut head = top.load(Relaxed);
         loop {
-            FreeElements::link(elements, index).store(head as u32, Relaxed);
+            FreeElements::link(elements, index).store(u64::from(head as u32), Relaxed);
             let new = (head >> 32).wrapping_add(1) << 32 | u64::from(index);
             match top.compare_exchange_weak(head, new, Release, Relaxed) {
                 Ok(_) => return,

@@ -8,7 +8,7 @@
 //! four bytes, and a load that spans two stores waits until both have left the processor's
 //! store buffer.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xd6e8_feb8_6659_fd93;
@@ -149,8 +149,9 @@ impl Key for WordKey {
 
     #[inline(always)]
     unsafe fn matches(self, at: *mut u8) -> bool {
-        // SAFETY: by the contract four aligned bytes.
-        unsafe { AtomicU32::from_ptr(at.cast()) }.load(Relaxed) == self.0
+        let stored = padded(&self.0.to_ne_bytes());
+        // SAFETY: by the contract eight aligned bytes.
+        unsafe { AtomicU64::from_ptr(at.cast()) }.load(Relaxed) == stored
     }
 }
 
