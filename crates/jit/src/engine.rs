@@ -5,7 +5,6 @@ use std::sync::{Arc, LazyLock, Weak};
 
 use bpfkit_object::Program;
 use bpfkit_runtime::native::{self, State};
-use bpfkit_runtime::packet::{self, Ancillary, STACK_BYTES, Stack};
 use bpfkit_runtime::{
     Args, Code as Source, Context, Engine, Env, Executable, FaultKind, LoadError, LoadErrorKind,
     LoadOptions, Local, MapSet, Outcome, PacketCode, PacketProgram, Trap, Vm,
@@ -15,6 +14,7 @@ use crate::backend::{self, Arch, Compiled, Features, Part};
 use crate::callout::Pair;
 use crate::code_memory::{Code, CodeMemory};
 use crate::lower::{Plan, Rules};
+use crate::packet::{self, Filter};
 use crate::perf::MachineCode;
 
 /// Compiles programs for the processor that it runs on.
@@ -119,6 +119,7 @@ impl Jit {
     ) -> Result<Vec<u8>, LoadError> {
         let (maps, options) = (MapSet::empty(), LoadOptions::default());
         let plan = Plan::new(program.program(), &maps, &options, false, self.rules)?;
+        let plan = packet::as_function(plan)?;
         Ok(backend::compile(arch, &plan, Features::ALL, 0, false)?.code)
     }
 }
@@ -193,37 +194,11 @@ impl Engine for Jit {
     fn load_packet(&self, program: &PacketProgram) -> Result<Arc<dyn PacketCode>, LoadError> {
         let (maps, options) = (MapSet::empty(), LoadOptions::default());
         let plan = Plan::new(program.program(), &maps, &options, false, self.rules)?;
-        if !plan.is_bare() {
-            return Err(LoadError {
-                insn: 0,
-                kind: LoadErrorKind::Unsupported("a filter that calls something"),
-            });
-        }
+        let plan = packet::as_function(plan)?;
         let compiled = backend::compile(host()?, &plan, self.features, 0, false)?;
         let code = self.install(&compiled)?;
-        // SAFETY: the code begins with an entry of this signature, and stays there.
-        let entry = unsafe { entry_at(code.start()) };
-        Ok(Arc::new(Filter { entry, _code: code }))
-    }
-}
-
-/// A compiled program over a packet.
-struct Filter {
-    entry: Entry,
-    /// Where `entry` lies.
-    _code: Code,
-}
-
-impl PacketCode for Filter {
-    fn run(&self, packet: &[u8], wire_len: u32, ancillary: &Ancillary) -> u32 {
-        let mut stack = Stack::default();
-        let args = packet::arguments(packet, wire_len, ancillary);
-        let top = stack.as_mut_ptr().expose_provenance() + STACK_BYTES;
-        // SAFETY: `PacketProgram` proves that the program reads the packet, the ancillary
-        // words and its stack only, writes its stack only, and ends. It needs no state of a
-        // run (`load_packet`).
-        let result = unsafe { (self.entry)(std::ptr::null_mut(), &raw const args, top as u64, 0) };
-        result.value as u32
+        // SAFETY: the plan is of this program over a packet, and this its code.
+        Ok(Arc::new(unsafe { Filter::new(&plan, code) }))
     }
 }
 

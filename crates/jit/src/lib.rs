@@ -12,6 +12,7 @@ mod callout;
 mod code_memory;
 mod engine;
 mod lower;
+mod packet;
 pub mod perf;
 pub mod trampoline;
 mod x86_64;

@@ -47,17 +47,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The window of a program over a packet, which has no caller.
-    #[inline(always)]
-    pub(crate) fn for_packet() -> Self {
-        Window {
-            r: [0; 11],
-            return_to: std::ptr::null(),
-            may_goto: MayGoto::NEW,
-            caller: None,
-        }
-    }
-
     /// Sets R1–R5.
     ///
     /// # Safety

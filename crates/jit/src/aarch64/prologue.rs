@@ -7,11 +7,14 @@ use bpfkit_runtime::native::{MayGoto, State};
 use super::Compiler;
 use super::emit::{Alu, Label};
 use super::regs::{
-    ARGS, FRAME, FUEL, Gpr, LINK, RESULT, SAVED, SP, STATE, T0, T1, X0, X1, X2, X3, ZR,
+    ARGS, FRAME, FUEL, Gpr, LINK, RESULT, SAVED, SP, STATE, T0, T1, X0, X1, X2, X3, X4, ZR,
 };
 use crate::lower::{Mask, Plan, Rule};
 
 const FUEL_AT: i32 = offset_of!(State, fuel) as i32;
+/// R5 in masks of BPF registers: no argument of a program over a packet.
+const R5: Mask = 1 << 5;
+
 /// Room for a [`MayGoto`], that keeps the stack aligned.
 const MAY_GOTO: u32 = size_of::<MayGoto>().next_multiple_of(16) as u32;
 const UNWIND_AT: i32 = offset_of!(State, unwind) as i32;
@@ -118,7 +121,8 @@ impl Compiler<'_> {
             self.asm.mov(true, STATE, X0);
         }
         if self.entry.frame {
-            self.asm.mov(true, FRAME, X2);
+            let frame = if self.plan.packet { X4 } else { X2 };
+            self.asm.mov(true, FRAME, frame);
         }
         if self.plan.checked {
             self.asm.load(8, false, FUEL, STATE, FUEL_AT);
@@ -180,7 +184,11 @@ impl Compiler<'_> {
         self.asm.bind(Label(self.function_labels));
         self.enter();
         let live = self.plan.live_in(0);
-        self.load_args(live);
+        match self.plan.packet {
+            true if live & R5 != 0 => self.asm.mov(true, X4, ZR),
+            true => {}
+            false => self.load_args(live),
+        }
         self.clear(live);
         self.open_locals();
     }

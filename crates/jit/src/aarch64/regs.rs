@@ -14,6 +14,7 @@ pub(super) const X0: Gpr = Gpr(0);
 pub(super) const X1: Gpr = Gpr(1);
 pub(super) const X2: Gpr = Gpr(2);
 pub(super) const X3: Gpr = Gpr(3);
+pub(super) const X4: Gpr = Gpr(4);
 /// R0.
 pub(super) const RESULT: Gpr = Gpr(7);
 /// Scratch.

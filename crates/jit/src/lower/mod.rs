@@ -76,6 +76,8 @@ pub(crate) struct Plan<'a> {
     /// Whether main may be called.
     pub(crate) main_is_called: bool,
     pub(crate) needs: Needs,
+    /// A program over a packet: entered as a C function of R1–R4 and the end of the stack.
+    pub(crate) packet: bool,
     pub(crate) has_atomics: bool,
     has_calls: bool,
     /// Upper halves of arena pointers: the program's and the host's.
@@ -158,6 +160,7 @@ impl<'a> Plan<'a> {
                 frame: checked,
                 state: checked,
             },
+            packet: false,
             arena: arena.unwrap_or_default(),
             info: vec![Info::default(); slots + 1],
             inline: Vec::new(),

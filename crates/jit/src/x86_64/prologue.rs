@@ -4,8 +4,11 @@ use bpfkit_runtime::native::MayGoto;
 
 use super::Compiler;
 use super::emit::{Arith, Label, Mem};
-use super::regs::{ARGS, FRAME, Gpr, RAX, RBX, RCX, RDX, RSI, RSP, SAVED};
+use super::regs::{ARGS, FRAME, Gpr, R8, RAX, RBX, RCX, RDX, RSI, RSP, SAVED};
 use crate::lower::{Mask, Plan};
+
+/// R5 in masks of BPF registers: no argument of a program over a packet.
+const R5: Mask = 1 << 5;
 
 /// Room for a [`MayGoto`], that keeps the stack aligned.
 const MAY_GOTO: i32 = size_of::<MayGoto>().next_multiple_of(16) as i32;
@@ -69,10 +72,15 @@ impl Compiler<'_> {
         let live = self.plan.live_in(0);
         if !self.plan.needs.state {
             saved_by_program(self.plan).for_each(|reg| self.asm.push(reg));
+            let frame = if self.plan.packet { R8 } else { RDX };
             if self.plan.needs.frame {
-                self.asm.mov(true, FRAME, RDX);
+                self.asm.mov(true, FRAME, frame);
             }
-            self.load_args(live);
+            match self.plan.packet {
+                true if live & R5 != 0 => self.asm.zero(R8),
+                true => {}
+                false => self.load_args(live),
+            }
         }
         self.clear(live);
         self.open_locals();
@@ -105,6 +113,7 @@ impl Compiler<'_> {
             return false;
         }
         match self.is_entry() {
+            true if self.plan.packet => saved_by_program(self.plan).next().is_none(),
             true => self.plan.needs.state,
             false => {
                 let mut saved = saved(self.function.writes);
@@ -127,8 +136,10 @@ impl Compiler<'_> {
             let saved = saved(self.function.writes).rev();
             saved.for_each(|reg| self.asm.pop(reg));
         } else if !self.plan.needs.state {
-            // No trap.
-            self.asm.zero(RDX);
+            if !self.plan.packet {
+                // No trap.
+                self.asm.zero(RDX);
+            }
             let saved = saved_by_program(self.plan).rev();
             saved.for_each(|reg| self.asm.pop(reg));
         }

@@ -238,7 +238,7 @@ unsafe fn tail_call(cpu: &mut Cpu) -> Flow {
                 (*window).may_goto = MayGoto::NEW;
                 (*window).r[1] = context;
                 cpu.pc = loaded.code.as_ptr();
-                Flow::Go
+                Flow::Jump
             }
             _ => match program.enter(env, [context, 0, 0, 0, 0]) {
                 Ok(value) => {

@@ -70,6 +70,9 @@ pub(super) struct Cpu {
     /// What the previous instruction of a [`Pair`](super::pair::Pair) put into its
     /// destination.
     last: u64,
+    /// Destination and source of an instruction in a [sequence](super::sequence), which its
+    /// operands need not be asked for.
+    pub(super) registers: Option<(u8, u8)>,
 }
 
 /// The instruction stands alone, or works on nothing that the one before it made.
@@ -82,14 +85,18 @@ pub(super) const LINKED_SRC: u8 = 2;
 /// How to go on after a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// At `pc`.
+    /// With the instruction in the next slot, where `pc` is.
     Go,
+    /// Somewhere else, where `pc` is.
+    Jump,
     /// With [`Instruction::slow`]; nothing happened yet.
     Slow,
     /// The run or callback is over; with a trap in `env.trap` if something went wrong.
     Stop,
     /// The step limit is reached.
     OutOfSteps,
+    /// Not at all, and nobody asks where it ended: a program over a packet.
+    Done,
 }
 
 /// A kind of instruction.
@@ -129,6 +136,7 @@ impl Cpu {
             env,
             spans,
             last: 0,
+            registers: None,
         }
     }
 
@@ -139,14 +147,20 @@ impl Cpu {
     /// As [`Instruction::step`]; so for the other accessors.
     #[inline(always)]
     pub(super) unsafe fn dst(&self) -> u8 {
-        // SAFETY: pc points to an instruction whose data are operands; so below.
-        unsafe { (*self.pc).data.operands.dst }
+        match self.registers {
+            Some((dst, _)) => dst,
+            // SAFETY: pc points to an instruction whose data are operands; so below.
+            None => unsafe { (*self.pc).data.operands.dst },
+        }
     }
 
     #[inline(always)]
     pub(super) unsafe fn src(&self) -> u8 {
-        // SAFETY: as in `dst`.
-        unsafe { (*self.pc).data.operands.src }
+        match self.registers {
+            Some((_, src)) => src,
+            // SAFETY: as in `dst`.
+            None => unsafe { (*self.pc).data.operands.src },
+        }
     }
 
     #[inline(always)]
@@ -237,7 +251,7 @@ impl Cpu {
         if CHECKED && self.fuel < 0 {
             Flow::OutOfSteps
         } else {
-            Flow::Go
+            Flow::Jump
         }
     }
 
@@ -268,10 +282,13 @@ pub(super) unsafe extern "C" fn threaded<I: Instruction, const CHECKED: bool>(
     // instruction that `prepare` gave this handler to.
     unsafe {
         match I::step::<CHECKED, UNLINKED>(&mut cpu) {
-            Flow::Go => ((*cpu.pc).run.threaded)(cpu.pc, cpu.regs, cpu.fuel, cpu.env, spans),
+            Flow::Go | Flow::Jump => {
+                ((*cpu.pc).run.threaded)(cpu.pc, cpu.regs, cpu.fuel, cpu.env, spans);
+            }
             Flow::Slow => slow::<I, CHECKED>(pc, regs, fuel, env, spans),
             Flow::Stop => stopped(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
             Flow::OutOfSteps => out_of_steps(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
+            Flow::Done => {}
         }
     }
 }
@@ -289,9 +306,11 @@ unsafe extern "C" fn slow<I: Instruction, const CHECKED: bool>(
     unsafe {
         let (flow, cpu) = slow_step::<I, CHECKED>(Cpu::new(pc, regs, fuel, env, spans));
         match flow {
-            Flow::Go => ((*cpu.pc).run.threaded)(cpu.pc, cpu.regs, cpu.fuel, cpu.env, spans),
+            Flow::Go | Flow::Jump => {
+                ((*cpu.pc).run.threaded)(cpu.pc, cpu.regs, cpu.fuel, cpu.env, spans);
+            }
             Flow::OutOfSteps => out_of_steps(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
-            Flow::Slow | Flow::Stop => stopped(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
+            Flow::Slow | Flow::Stop | Flow::Done => stopped(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
         }
     }
 }
@@ -323,13 +342,11 @@ unsafe extern "C" fn out_of_steps(
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn stopped(pc: *const Inst, regs: *mut u64, fuel: i64, env: *mut Env<'static>) {
-    // SAFETY: the run's Env, borrowed by nobody else here. No reference to it is made: a run
-    // over a packet has nothing but the places of these three (`packet.rs`).
-    unsafe {
-        (&raw mut (*env).pc).write(pc.addr());
-        (&raw mut (*env).fuel).write(fuel);
-        (&raw mut (*env).window).write(regs.cast());
-    }
+    // SAFETY: the run's Env, borrowed by nobody else here.
+    let env = unsafe { &mut *env };
+    env.pc = pc.addr();
+    env.fuel = fuel;
+    env.window = regs.cast();
 }
 
 /// The stepping handler of `I`: returns whether to go on.
@@ -341,8 +358,9 @@ pub(super) unsafe fn stepped<I: Instruction, const CHECKED: bool>(cpu: &mut Cpu)
             flow = I::slow::<CHECKED>(cpu);
         }
         match flow {
-            Flow::Go => return true,
+            Flow::Go | Flow::Jump => return true,
             Flow::OutOfSteps => out_of_steps(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
+            Flow::Done => {}
             Flow::Slow | Flow::Stop => stopped(cpu.pc, cpu.regs, cpu.fuel, cpu.env),
         }
         false

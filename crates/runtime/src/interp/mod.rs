@@ -9,6 +9,7 @@ mod packet;
 mod pair;
 mod prepare;
 mod select;
+mod sequence;
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -71,6 +72,7 @@ impl Engine for Interpreter {
         let mode = Mode {
             checked,
             threaded: self.threaded,
+            packet: false,
         };
         let prepared = prepare::prepare(code.program(), maps, options, mode)?;
         Ok(Arc::new_cyclic(|this| Loaded {

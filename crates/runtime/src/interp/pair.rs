@@ -14,7 +14,8 @@ use super::inst::{Cpu, Flow, Instruction, LINKED_DST, LINKED_SRC, UNLINKED};
 use super::jump::{Eq, Gt, Jump, JumpIf, Lt, Ne};
 use super::select::Visit;
 
-/// `A`, which goes on to the next slot, and then `B`. `HOW` is the link from A to B.
+/// `A`, and then `B` if that goes on to the next slot. `HOW` is the link from A to B. A may
+/// be a pair itself.
 pub(super) struct Pair<A, B, const HOW: u8>(PhantomData<(A, B)>);
 
 impl<A: Instruction, B: Instruction, const HOW: u8> Instruction for Pair<A, B, HOW> {
@@ -28,7 +29,7 @@ impl<A: Instruction, B: Instruction, const HOW: u8> Instruction for Pair<A, B, H
             }
             match B::step::<CHECKED, HOW>(cpu) {
                 // Its own handler does that.
-                Flow::Slow => Flow::Go,
+                Flow::Slow => Flow::Jump,
                 flow => flow,
             }
         }

@@ -5,8 +5,10 @@ use bpfkit_object::Program;
 
 use super::call::{PastEnd, Poison};
 use super::inst::{Data, Inst, Instruction, Operands, Run, stepped, threaded};
+use super::packet;
 use super::pair::select_pair;
 use super::select::{Visit, select};
+use super::sequence::select_sequence;
 use crate::engine::{LoadError, LoadErrorKind, LoadOptions};
 use crate::env::TAIL_CALL;
 use crate::mapset::MapSet;
@@ -24,6 +26,8 @@ pub(super) struct Prepared {
 pub(super) struct Mode {
     pub(super) checked: bool,
     pub(super) threaded: bool,
+    /// A program over a packet, which is not checked.
+    pub(super) packet: bool,
 }
 
 struct Handler {
@@ -68,6 +72,19 @@ impl Visit for PairHandler {
             false => Run {
                 threaded: threaded::<I, false>,
             },
+        }
+    }
+}
+
+/// Sequences exist in threaded code without checks only.
+struct SequenceHandler;
+
+impl Visit for SequenceHandler {
+    type Out = Run;
+
+    fn visit<I: Instruction>(self) -> Run {
+        Run {
+            threaded: threaded::<I, false>,
         }
     }
 }
@@ -121,7 +138,7 @@ pub(super) fn prepare(
             .map_err(|kind| error(slot as u32, kind))?;
     }
     if mode.threaded {
-        preparation.pair_up(resolver.slots());
+        preparation.join(resolver.slots());
     }
     let Preparation {
         code,
@@ -190,15 +207,25 @@ impl Preparation<'_> {
             Op::CallReg(_) => "callx",
             _ => "a per-CPU address",
         };
-        let run = select(op, handler).ok_or(LoadErrorKind::Unsupported(unsupported))?;
+        let run = match op {
+            Op::Exit if self.mode.packet => handler.visit::<packet::Exit>(),
+            _ => select(op, handler).ok_or(LoadErrorKind::Unsupported(unsupported))?,
+        };
         self.code[slot] = Inst { run, data };
         Ok(())
     }
 
     /// Gives neighbours a common handler where there is one.
-    fn pair_up(&mut self, ops: &[Slot]) {
-        for (slot, pair) in ops.windows(2).enumerate() {
-            let [Slot::Op(first), Slot::Op(second)] = pair else {
+    fn join(&mut self, ops: &[Slot]) {
+        for slot in 0..ops.len() {
+            let here = &ops[slot..];
+            if self.mode.packet
+                && let Some(run) = select_sequence(here, SequenceHandler)
+            {
+                self.code[slot].run = run;
+                continue;
+            }
+            let [Slot::Op(first), Slot::Op(second), ..] = here else {
                 continue;
             };
             let free = needs_no_check(first) && needs_no_check(second);

@@ -67,14 +67,13 @@ pub trait PacketCode: Send + Sync {
     fn run(&self, packet: &[u8], wire_len: u32, ancillary: &Ancillary) -> u32;
 }
 
-/// R1–R5 for a packet.
+/// R1–R4 for a packet.
 #[inline]
-pub fn arguments(packet: &[u8], wire_len: u32, ancillary: &Ancillary) -> [u64; 5] {
+pub fn arguments(packet: &[u8], wire_len: u32, ancillary: &Ancillary) -> [u64; 4] {
     [
         packet.as_ptr().expose_provenance() as u64,
         packet.len() as u64,
         wire_len.into(),
         ancillary.as_ptr().expose_provenance() as u64,
-        0,
     ]
 }
