@@ -2,13 +2,14 @@
 //! compiled, libpcap and the kernel.
 //!
 //! *Hit* is one packet again and again, *miss* 10,000 packets in turn, each in memory of its
-//! own. The ways take turns; a number is the median of the turns, its ratio the median of
-//! the turns' ratios. Calls are counted as they are made: with everything around the code.
+//! own. The ways take turns of 10,000 calls, short enough for a busy machine to leave most of
+//! them alone; a number is the median of the turns, its ratio the median of the turns' ratios.
+//! Calls are counted as they are made: with everything around the code.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bpfkit_classic::{Context, Dialect, Insn, Options, Program, Rules, Target, convert};
 use bpfkit_jit::Jit;
@@ -29,19 +30,20 @@ use crate::cli::{objects, output, progress};
 pub const OPTIONS: &[&str] = &["pcap"];
 
 /// The filters of the measurements that came with extended BPF (netdev, March 2014).
-const FILTERS: [&str; 2] = [
+pub const FILTERS: [&str; 2] = [
     "port 22",
     "tcp port 22 and (((ip[2:2] - ((ip[0]&0xf)<<2)) - ((tcp[12]&0xf0)>>2)) != 0)",
 ];
 
-/// Packets of a capture's or the generated set.
+/// Packets of a capture's or the generated set, and calls of a turn.
 const PACKETS: usize = 10_000;
 /// Bytes of a generated packet: 80, a TCP segment to port 22.
 const BYTES: usize = 80;
-/// Runs between two looks at the clock where one packet is used.
-const BATCH: usize = 10_000;
-/// Runs of one call of the kernel.
-const KERNEL_RUNS: u32 = 200_000;
+/// The kernel takes every so manieth turn, with so many runs.
+const KERNEL_TURN: usize = 8;
+const KERNEL_RUNS: u32 = 20_000;
+/// The least turns.
+const TURNS: usize = 5;
 
 /// The ways to run a filter, slowest idea first.
 const WAYS: [&str; 5] = ["libpcap", "classic interp", "interp", "jit", "kernel"];
@@ -83,23 +85,25 @@ pub fn run(arguments: &Arguments, _: &objects::Kernel) -> Result<Answer> {
         }
     }
     let span = arguments.span()?;
-    // A turn of all ways and columns is an iteration.
-    let turn = span.iteration / (WAYS.len() * CELLS.len()) as u32;
-    let turns = span.iterations.max(5);
+    let packets: Vec<&[u8]> = packets.iter().map(Vec::as_slice).collect();
+    let one = vec![packets[0]; PACKETS];
     progress::catch_interrupt();
     let mut results: [Turns; 5] = Default::default();
-    // The first turn warms up.
-    for round in 0..=turns {
-        if progress::interrupted() {
+    let start = Instant::now();
+    for round in 0.. {
+        let enough = round > TURNS && start.elapsed() > span.iteration * span.iterations;
+        if enough || progress::interrupted() {
             break;
         }
         for (way, result) in results.iter_mut().enumerate() {
             let mut cells = [None; 4];
             for (i, ready) in ready.iter().enumerate() {
                 if WAYS[way] == "kernel" {
-                    if let (Some(oracle), Some(handle)) = (&mut kernel, handles.get(i)) {
+                    if round % KERNEL_TURN == 1
+                        && let (Some(oracle), Some(handle)) = (&mut kernel, handles.get(i))
+                    {
                         let request = TestRun {
-                            data: &packets[0],
+                            data: packets[0],
                             ctx: &[],
                             repeat: KERNEL_RUNS,
                             flags: 0,
@@ -111,9 +115,10 @@ pub fn run(arguments: &Arguments, _: &objects::Kernel) -> Result<Answer> {
                     }
                     continue;
                 }
-                cells[2 * i] = Some(ready.time(way, &packets[..1], turn));
-                cells[2 * i + 1] = Some(ready.time(way, &packets, turn));
+                cells[2 * i] = Some(ready.time(way, &one));
+                cells[2 * i + 1] = Some(ready.time(way, &packets));
             }
+            // The first turn warms up.
             if round > 0 {
                 result.push(cells);
             }
@@ -164,16 +169,14 @@ impl<'l> Ready<'l> {
     }
 
     /// ns a call over the packets in turn.
-    fn time(&self, way: usize, packets: &[Vec<u8>], span: Duration) -> f64 {
+    fn time(&self, way: usize, packets: &[&[u8]]) -> f64 {
         let nothing = Ancillary::default();
         let context = Context::default();
         match WAYS[way] {
-            "libpcap" => time(packets, span, |p| self.reference.run(p, p.len() as u32)),
-            "interp" => time(packets, span, |p| {
-                self.interp.run(p, p.len() as u32, &nothing)
-            }),
-            "jit" => time(packets, span, |p| self.jit.run(p, p.len() as u32, &nothing)),
-            _ => time(packets, span, |data| {
+            "libpcap" => time(packets, |p| self.reference.run(p, p.len() as u32)),
+            "interp" => time(packets, |p| self.interp.run(p, p.len() as u32, &nothing)),
+            "jit" => time(packets, |p| self.jit.run(p, p.len() as u32, &nothing)),
+            _ => time(packets, |data| {
                 let packet = bpfkit_classic::Packet {
                     data,
                     wire_len: data.len() as u32,
@@ -185,23 +188,18 @@ impl<'l> Ready<'l> {
     }
 }
 
-fn time(packets: &[Vec<u8>], span: Duration, mut run: impl FnMut(&[u8]) -> u32) -> f64 {
-    let (mut calls, mut sum) = (0, 0u32);
+fn time(packets: &[&[u8]], mut run: impl FnMut(&[u8]) -> u32) -> f64 {
+    let mut sum = 0u32;
     let start = Instant::now();
-    while start.elapsed() < span {
-        for _ in 0..BATCH / packets.len().min(BATCH) {
-            for packet in packets {
-                sum = sum.wrapping_add(run(black_box(packet)));
-            }
-            calls += packets.len();
-        }
+    for packet in packets {
+        sum = sum.wrapping_add(run(black_box(packet)));
     }
     black_box(sum);
-    start.elapsed().as_nanos() as f64 / calls.max(1) as f64
+    start.elapsed().as_nanos() as f64 / packets.len().max(1) as f64
 }
 
 /// A TCP segment to port 22 over IPv4 and Ethernet, its addresses and payload its own.
-fn generated(number: usize) -> Vec<u8> {
+pub fn generated(number: usize) -> Vec<u8> {
     let mut packet = vec![0u8; BYTES];
     packet[12..15].copy_from_slice(&[8, 0, 0x45]);
     packet[16..18].copy_from_slice(&((BYTES - 14) as u16).to_be_bytes());

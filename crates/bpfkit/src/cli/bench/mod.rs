@@ -5,6 +5,7 @@
 //! operations are counted, or a function that measures in its own way and gives an [`Answer`].
 
 mod calls;
+mod capture;
 mod compute;
 mod filter;
 mod lpm_trie;
@@ -91,7 +92,7 @@ pub struct Arguments {
     /// xdp-lb: a line for each scenario and engine
     #[arg(long)]
     pub machine_readable: bool,
-    /// filter: packets of a capture instead of generated ones
+    /// filter, capture: packets of a capture instead of generated ones
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     #[command(flatten)]
@@ -289,6 +290,12 @@ const BENCHMARKS: &[Benchmark] = &[
         about: "two filters of libpcap's, classic and extended, interpreted and compiled",
         options: filter::OPTIONS,
         kind: Kind::Own(filter::run),
+    },
+    Benchmark {
+        name: "capture",
+        about: "a capture filtered from file to file, beside tcpdump",
+        options: capture::OPTIONS,
+        kind: Kind::Own(capture::run),
     },
     Benchmark {
         name: "xdp-lb",
