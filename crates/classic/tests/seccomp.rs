@@ -53,7 +53,7 @@ fn the_table_is_sorted_and_numbers_are_single() {
 
 #[test]
 fn a_profile_decides_as_it_says() {
-    let compiled = Profile::parse(PROFILE).unwrap().compile().unwrap();
+    let compiled = Profile::parse(PROFILE).unwrap().compile(&[]).unwrap();
     assert_eq!(compiled.insns.len(), compiled.origins.len());
     let filter = Program::new(&compiled.insns, Rules::Seccomp).unwrap();
     let verdict = |arch: Arch, name: &str, args: [u64; 6]| {
@@ -121,7 +121,7 @@ fn a_profile_decides_as_it_says() {
 
 #[test]
 fn a_rule_behind_one_that_takes_all_is_found() {
-    let compiled = Profile::parse(PROFILE).unwrap().compile().unwrap();
+    let compiled = Profile::parse(PROFILE).unwrap().compile(&[]).unwrap();
     let filter = Program::new(&compiled.insns, Rules::Seccomp).unwrap();
     let dead = find_dead(&filter);
     // The second rule for `write`, on both architectures; `kill` beside it is fine.
@@ -130,6 +130,63 @@ fn a_rule_behind_one_that_takes_all_is_found() {
     assert_eq!(
         idle,
         [(6, Arch::X86_64, "write"), (6, Arch::Aarch64, "write")]
+    );
+}
+
+/// What a profile's filter says of a system call without arguments, for a container.
+fn verdict_of(json: &str, caps: &[String], arch: Arch, name: &str) -> String {
+    let compiled = Profile::parse(json).unwrap().compile(caps).unwrap();
+    let filter = Program::new(&compiled.insns, Rules::Seccomp).unwrap();
+    let number = Syscall::by_name(name).and_then(|call| call.number(arch));
+    let call = SeccompData {
+        nr: number.unwrap().into(),
+        arch: arch.audit(),
+        ..SeccompData::default()
+    };
+    Verdict::new(run_seccomp(&filter, &call)).to_string()
+}
+
+#[test]
+fn a_moby_profile_asks_for_architectures_and_capabilities() {
+    let profile = r#"{"defaultAction": "SCMP_ACT_ERRNO",
+        "archMap": [
+            {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]},
+            {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": null}],
+        "syscalls": [
+            {"names": ["read"], "action": "SCMP_ACT_ALLOW", "args": null, "includes": {}, "excludes": {}},
+            {"names": ["dup"], "action": "SCMP_ACT_ALLOW", "includes": {"arches": ["amd64", "x32"]}},
+            {"names": ["mount"], "action": "SCMP_ACT_ALLOW", "includes": {"caps": ["CAP_SYS_ADMIN"]}},
+            {"names": ["unshare"], "action": "SCMP_ACT_ALLOW",
+             "excludes": {"caps": ["CAP_SYS_ADMIN"], "arches": ["s390x"]}},
+            {"names": ["ptrace"], "action": "SCMP_ACT_ALLOW", "includes": {"minKernel": "4.8"}}]}"#;
+    let admin = ["CAP_SYS_ADMIN".to_owned()];
+    let cases: [(&str, &[String], Arch, bool); 9] = [
+        ("read", &[], Arch::X86_64, true),
+        ("read", &[], Arch::Aarch64, true),
+        ("dup", &[], Arch::X86_64, true),
+        ("dup", &[], Arch::Aarch64, false),
+        ("mount", &[], Arch::X86_64, false),
+        ("mount", &admin, Arch::X86_64, true),
+        ("unshare", &[], Arch::X86_64, true),
+        ("unshare", &admin, Arch::X86_64, false),
+        ("ptrace", &[], Arch::Aarch64, true),
+    ];
+    for (name, caps, arch, allowed) in cases {
+        let expected = if allowed { "ALLOW" } else { "ERRNO(1)" };
+        let verdict = verdict_of(profile, caps, arch, name);
+        assert_eq!(verdict, expected, "{name} {caps:?} {arch:?}");
+    }
+}
+
+#[test]
+fn a_containers_configuration_holds_a_profile() {
+    let config = r#"{"ociVersion": "1.0.2", "process": {"args": ["sh"]}, "linux": {"namespaces": [],
+        "seccomp": {"defaultAction": "SCMP_ACT_KILL_PROCESS", "architectures": ["SCMP_ARCH_X86_64"],
+            "syscalls": [{"names": ["read"], "action": "SCMP_ACT_ALLOW"}]}}}"#;
+    let verdict = |name| verdict_of(config, &[], Arch::X86_64, name);
+    assert_eq!(
+        (verdict("read"), verdict("write")),
+        ("ALLOW".to_owned(), "KILL_PROCESS".to_owned())
     );
 }
 
@@ -159,7 +216,7 @@ fn what_is_wrong_with_a_profile_is_said() {
         assert_eq!(
             Profile::parse(json)
                 .unwrap()
-                .compile()
+                .compile(&[])
                 .unwrap_err()
                 .to_string(),
             message

@@ -30,6 +30,10 @@ pub struct Arguments {
     /// The same for each line of a file
     #[arg(long, value_name = "FILE")]
     calls_from: Option<PathBuf>,
+    /// A capability that the container has, which rules of Docker's profiles ask for (may
+    /// repeat)
+    #[arg(long = "cap", value_name = "CAP_NAME")]
+    caps: Vec<String>,
     /// Print what can never happen: rules that never match, comparisons that always come out
     /// the same, instructions that nothing reaches
     #[arg(long)]
@@ -77,7 +81,7 @@ struct Told {
 
 pub fn run(arguments: &Arguments) -> Result {
     let name = arguments.file.display();
-    let source = read(&arguments.file)?;
+    let source = read(&arguments.file, &arguments.caps)?;
     let program = Program::new(&source.insns, Rules::Seccomp)
         .map_err(|error| Failure::program(format!("{name}: {error}")))?;
     if let Some(path) = &arguments.output {
@@ -133,7 +137,7 @@ fn arch_name(arch: Arch) -> &'static str {
 }
 
 /// A profile is an object with a default action; text assembles; the rest is bytes.
-fn read(path: &Path) -> Result<Source> {
+fn read(path: &Path, caps: &[String]) -> Result<Source> {
     let bytes = files::read(path)?;
     let fail =
         |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", path.display()));
@@ -155,7 +159,7 @@ fn read(path: &Path) -> Result<Source> {
     };
     if text.contains("\"defaultAction\"") {
         let profile = Profile::parse(text).map_err(|error| fail(&error))?;
-        let compiled = profile.compile().map_err(|error| fail(&error))?;
+        let compiled = profile.compile(caps).map_err(|error| fail(&error))?;
         return Ok(Source {
             insns: compiled.insns.clone(),
             profile: Some(compiled),

@@ -10,7 +10,7 @@ use std::fmt;
 
 pub use dead::{Dead, find_dead};
 pub use outcomes::outcomes;
-pub use profile::{Arg, Compiled, Origin, Profile, ProfileError, Rule};
+pub use profile::{ArchEntry, Arg, Compiled, Container, Origin, Profile, ProfileError, Rule};
 pub use syscalls::{Arch, SYSCALLS, Syscall};
 
 /// A system call as a filter sees it (`struct seccomp_data`, 64 bytes).

@@ -1,5 +1,5 @@
 //! Profiles as container runtimes read them: the `linux.seccomp` object of the OCI
-//! runtime specification, compiled to a filter.
+//! runtime specification, with what Moby's profiles add to it, compiled to a filter.
 //!
 //! The filter looks at the architecture, then tries the rules in the order of the
 //! profile; the first that fits decides. System calls of other architectures, and those
@@ -22,11 +22,22 @@ pub struct Profile {
     #[serde(default)]
     pub default_errno_ret: Option<u32>,
     /// Architectures, `SCMP_ARCH_*`; those that [`Arch`] does not know are passed over.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub architectures: Vec<String>,
+    /// In Moby's profiles, the same.
+    #[serde(default, deserialize_with = "or_null")]
+    pub arch_map: Vec<ArchEntry>,
     /// The rules.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub syscalls: Vec<Rule>,
+}
+
+/// An entry of a Moby profile's map of architectures. What they run besides their own
+/// programs is passed over.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ArchEntry {
+    /// `SCMP_ARCH_*`.
+    pub architecture: String,
 }
 
 /// A rule for some system calls.
@@ -41,8 +52,34 @@ pub struct Rule {
     #[serde(default)]
     pub errno_ret: Option<u32>,
     /// Conditions that must all hold.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub args: Vec<Arg>,
+    /// In Moby's profiles, where the rule is there only.
+    #[serde(default, deserialize_with = "or_null")]
+    pub includes: Container,
+    /// In Moby's profiles, where it is not there.
+    #[serde(default, deserialize_with = "or_null")]
+    pub excludes: Container,
+}
+
+/// What a rule of a Moby profile asks of a container. Kernels are taken to be new enough.
+#[derive(Clone, Default, Debug, Deserialize)]
+pub struct Container {
+    /// Its architecture is one of these, by Go's names.
+    #[serde(default, deserialize_with = "or_null")]
+    pub arches: Vec<String>,
+    /// Of these capabilities it has, in `includes`, all; in `excludes`, any.
+    #[serde(default, deserialize_with = "or_null")]
+    pub caps: Vec<String>,
+}
+
+/// What Go writes for an empty list: `null`.
+fn or_null<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// A condition on an argument, compared as an unsigned 64-bit number.
@@ -54,7 +91,7 @@ pub struct Arg {
     /// What it is compared with; with `SCMP_CMP_MASKED_EQ` the mask.
     pub value: u64,
     /// With `SCMP_CMP_MASKED_EQ` what the masked argument must equal.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub value_two: u64,
     /// `SCMP_CMP_*`.
     pub op: String,
@@ -145,15 +182,30 @@ fn result(action: &str, data: Option<u32>) -> Result<u32, ProfileError> {
 }
 
 impl Profile {
-    /// Reads a profile.
+    /// Reads a profile, or the one in a container's configuration (`config.json`).
+    ///
+    /// # Errors
+    /// Where it is neither.
     pub fn parse(json: &str) -> Result<Profile, ProfileError> {
-        Ok(serde_json::from_str(json)?)
+        #[derive(Deserialize)]
+        struct Config {
+            linux: Linux,
+        }
+        #[derive(Deserialize)]
+        struct Linux {
+            seccomp: serde_json::Value,
+        }
+        match serde_json::from_str::<Config>(json) {
+            Ok(config) => Ok(serde_json::from_value(config.linux.seccomp)?),
+            Err(_) => Ok(serde_json::from_str(json)?),
+        }
     }
 
     /// The architectures that are known, without doubles; x86-64 if the profile names none.
     fn known_architectures(&self) -> Result<Vec<Arch>, ProfileError> {
         let mut known = Vec::new();
-        for name in &self.architectures {
+        let mapped = self.arch_map.iter().map(|entry| &entry.architecture);
+        for name in self.architectures.iter().chain(mapped) {
             let arch = match name.as_str() {
                 "SCMP_ARCH_X86_64" => Arch::X86_64,
                 "SCMP_ARCH_AARCH64" => Arch::Aarch64,
@@ -163,22 +215,27 @@ impl Profile {
                 known.push(arch);
             }
         }
-        match (known.is_empty(), self.architectures.is_empty()) {
+        let unnamed = self.architectures.is_empty() && self.arch_map.is_empty();
+        match (known.is_empty(), unnamed) {
             (true, false) => Err(ProfileError::Architecture),
             (true, true) => Ok(vec![Arch::X86_64]),
             _ => Ok(known),
         }
     }
 
-    /// Compiles the profile to a filter.
-    pub fn compile(&self) -> Result<Compiled, ProfileError> {
+    /// Compiles the profile to a filter, for a container with these capabilities (`CAP_*`),
+    /// which only Moby's profiles ask for.
+    ///
+    /// # Errors
+    /// The first action, comparison or argument that is none.
+    pub fn compile(&self, caps: &[String]) -> Result<Compiled, ProfileError> {
         let default = result(&self.default_action, self.default_errno_ret)?;
         let mut out = Compiled {
             insns: Vec::new(),
             origins: Vec::new(),
         };
         for arch in self.known_architectures()? {
-            let block = self.block(arch, default)?;
+            let block = self.block(arch, caps, default)?;
             out.push(None, load(4));
             // The block is longer than a comparison can jump over.
             out.push(None, jump_if(Cond::Eq, arch.audit(), 1, 0));
@@ -191,7 +248,7 @@ impl Profile {
     }
 
     /// The part of the filter for one architecture.
-    fn block(&self, arch: Arch, default: u32) -> Result<Compiled, ProfileError> {
+    fn block(&self, arch: Arch, caps: &[String], default: u32) -> Result<Compiled, ProfileError> {
         let mut out = Compiled {
             insns: Vec::new(),
             origins: Vec::new(),
@@ -203,6 +260,9 @@ impl Profile {
         }
         for (index, rule) in self.syscalls.iter().enumerate() {
             let verdict = result(&rule.action, rule.errno_ret)?;
+            if !rule.is_for(arch, caps) {
+                continue;
+            }
             for arguments in rule.alternatives() {
                 let mut conditions = Vec::new();
                 for arg in arguments {
@@ -228,6 +288,20 @@ impl Profile {
 }
 
 impl Rule {
+    /// Whether it is there for containers of an architecture with these capabilities.
+    fn is_for(&self, arch: Arch, caps: &[String]) -> bool {
+        let name = match arch {
+            Arch::X86_64 => "amd64",
+            Arch::Aarch64 => "arm64",
+        };
+        let here = |arches: &[String]| arches.iter().any(|other| other == name);
+        let (includes, excludes) = (&self.includes, &self.excludes);
+        (includes.arches.is_empty() || here(&includes.arches))
+            && includes.caps.iter().all(|cap| caps.contains(cap))
+            && !here(&excludes.arches)
+            && !excludes.caps.iter().any(|cap| caps.contains(cap))
+    }
+
     /// Conditions that must hold together. Where an argument has several, each stands for
     /// itself, as runc does it.
     fn alternatives(&self) -> Vec<Vec<&Arg>> {
