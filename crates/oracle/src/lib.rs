@@ -13,9 +13,11 @@
 mod attr;
 mod child;
 mod kernel;
+mod trial;
 
 pub use attr::Errno;
 pub use kernel::{
     BtfHandle, Kernel, LoadError, LoadOptions, MapHandle, OracleError, ProgHandle, ProgInfo,
     Repeated, TestRun, TestRunResult,
 };
+pub use trial::Trial;

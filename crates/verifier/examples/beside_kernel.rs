@@ -186,52 +186,22 @@ fn time_kernel(
     maps: &[MapDef],
     btf: Option<&[u8]>,
 ) -> Result<f64, String> {
-    // Without its BTF the kernel may still take the program.
-    let btf = btf.and_then(|bytes| kernel.load_btf(bytes).ok());
-    let mut handles = Vec::new();
-    let mut failed = None;
-    for def in maps {
-        match kernel.create_map(def, btf) {
-            Ok(handle) => handles.push(handle),
-            Err(e) => {
-                failed = Some(format!("map {}: {e}", def.name));
-                break;
-            }
-        }
-    }
     let load = LoadOptions {
         log_level: 4,
         ..LoadOptions::default()
     };
-    let result = match failed {
-        Some(error) => Err(error),
-        None => kernel
-            .load(program, &handles, btf, &load)
-            .map_err(|e| match e {
-                LoadError::Refused { errno, log } => {
-                    let said = log.lines().rfind(|l| !l.contains("processed "));
-                    format!("refused: {errno}: {}", said.unwrap_or_default())
-                }
-                LoadError::Oracle(e) => e.to_string(),
-            }),
-    };
-    let result = result.and_then(|(handle, log)| {
-        kernel.unload(handle);
-        let line = log
-            .lines()
-            .find_map(|l| l.strip_prefix("verification time "));
-        line.and_then(|l| l.strip_suffix(" usec"))
-            .and_then(|us| us.parse().ok())
-            .ok_or_else(|| "the log tells no time".to_owned())
-    });
-    for handle in handles {
-        kernel.drop_map(handle);
-    }
-    if let Some(btf) = btf {
-        kernel.drop_btf(btf);
-    }
+    let trial = kernel.try_program(program, maps, btf, &load);
     thread::sleep(PAUSE);
-    result
+    match trial {
+        Ok(trial) => trial
+            .verification_us()
+            .ok_or_else(|| "the log tells no time".to_owned()),
+        Err(LoadError::Refused { errno, log }) => {
+            let said = log.lines().rfind(|l| !l.contains("processed "));
+            Err(format!("refused: {errno}: {}", said.unwrap_or_default()))
+        }
+        Err(LoadError::Oracle(e)) => Err(e.to_string()),
+    }
 }
 
 fn report(mut timed: Vec<Timed>, least: f64) {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bpfkit_isa::{Insn, Syntax, code, disasm};
 use bpfkit_object::{Linker, MapDef, Object, Program, RefTarget};
-use bpfkit_oracle::{Kernel, LoadError, LoadOptions, MapHandle, ProgInfo};
+use bpfkit_oracle::{Kernel, LoadError, LoadOptions, ProgInfo};
 use bpfkit_verifier::{Environment, Rewritten, verify};
 use judge::{Machine, Row};
 use serde_json::{Value, json};
@@ -141,37 +141,13 @@ fn load(
     object: &Object,
 ) -> Result<ProgInfo, Failed> {
     let btf = object.btf_for_kernel().ok();
-    let btf = btf
-        .filter(|_| program.btf.is_some())
-        .and_then(|bytes| kernel.load_btf(&bytes).ok());
-    let mut handles: Vec<Option<MapHandle>> = Vec::new();
-    for def in maps {
-        let mut def = def.clone();
-        def.max_entries = def.max_entries.max(1);
-        handles.push(kernel.create_map(&def, btf).ok());
-    }
-    // Maps that cannot be made here may still be ones that this program does not use.
-    let first = handles.iter().flatten().next().copied();
-    let given: Vec<MapHandle> = handles.iter().filter_map(|h| h.or(first)).collect();
-    let result = kernel
-        .load(program, &given, btf, &LoadOptions::default())
-        .map_err(|e| match e {
-            LoadError::Refused { errno, .. } => Failed::Refused(errno.to_string()),
-            LoadError::Oracle(e) if e.is_absence() => Failed::Over(e.to_string()),
-            LoadError::Oracle(e) => Failed::Refused(e.to_string()),
-        });
-    let info = result.and_then(|(handle, _)| {
-        let info = kernel.info(handle);
-        kernel.unload(handle);
-        info.map_err(|e| Failed::Over(e.to_string()))
-    });
-    for handle in handles.into_iter().flatten() {
-        kernel.drop_map(handle);
-    }
-    if let Some(btf) = btf {
-        kernel.drop_btf(btf);
-    }
-    info
+    let btf = btf.as_deref().filter(|_| program.btf.is_some());
+    let trial = kernel.try_program(program, maps, btf, &LoadOptions::default());
+    trial.map(|trial| trial.info).map_err(|e| match e {
+        LoadError::Refused { errno, .. } => Failed::Refused(errno.to_string()),
+        LoadError::Oracle(e) if e.is_absence() => Failed::Over(e.to_string()),
+        LoadError::Oracle(e) => Failed::Refused(e.to_string()),
+    })
 }
 
 /// What the kernel showed of a program.

@@ -16,10 +16,12 @@ mod maps;
 mod plot;
 mod record;
 mod report;
+mod rewrite;
 mod stats;
 mod tail_call;
 mod throughput;
 mod trigger;
+mod verify;
 mod xdp_lb;
 
 use std::io::Write as _;
@@ -41,6 +43,9 @@ pub struct Arguments {
     /// Benchmark to run
     #[arg(required_unless_present_any = ["list", "record"])]
     name: Option<String>,
+    /// verify: objects to verify
+    #[arg(value_name = "OBJECT")]
+    pub objects: Vec<PathBuf>,
     /// List the benchmarks
     #[arg(long)]
     list: bool,
@@ -298,6 +303,18 @@ const BENCHMARKS: &[Benchmark] = &[
         kind: Kind::Own(capture::run),
     },
     Benchmark {
+        name: "verify",
+        about: "verifying given objects",
+        options: verify::OPTIONS,
+        kind: Kind::Own(verify::run),
+    },
+    Benchmark {
+        name: "rewrite",
+        about: "rewriting programs in one pass, and a patch at a time",
+        options: &[],
+        kind: Kind::Own(rewrite::run),
+    },
+    Benchmark {
         name: "xdp-lb",
         about: "a layer-4 load balancer, in 24 scenarios",
         options: xdp_lb::OPTIONS,
@@ -366,6 +383,10 @@ impl Arguments {
             (
                 "pcap",
                 self.pcap.as_ref().map(|path| path.display().to_string()),
+            ),
+            (
+                "objects",
+                (!self.objects.is_empty()).then(|| self.objects.len().to_string()),
             ),
             ("scenario", self.scenario.clone()),
             ("list-scenarios", self.list_scenarios.then(String::new)),

@@ -43,6 +43,7 @@ const LINES: &[&str] = &[
     "trigger",
     "xdp-lb",
     "filter",
+    "rewrite",
 ];
 
 /// A command line of the table.
