@@ -108,24 +108,25 @@ impl Rewriter<'_, '_> {
         // pass itself removed later counts, as in Linux, which goes through the program once
         // and only looks again at what stands before a `may_goto` that it removed.
         let len = self.checker.insns.len() as u32;
+        let mut left = Left::new(len, |at| !self.edits.is_removed(at));
         let mut last_left = Vec::new();
         for at in 0..len {
             if self.edits.is_removed(at) {
                 continue;
             }
-            let Some(is_may_goto) = self.is_nop(at) else {
+            let Some(is_may_goto) = self.is_nop(at, &mut left) else {
                 last_left.push(at);
                 continue;
             };
-            self.edits.remove(at);
+            self.drop_nop(at, &mut left);
             if !is_may_goto {
                 continue;
             }
             while let Some(&before) = last_left.last() {
-                let Some(again) = self.is_nop(before) else {
+                let Some(again) = self.is_nop(before, &mut left) else {
                     break;
                 };
-                self.edits.remove(before);
+                self.drop_nop(before, &mut left);
                 last_left.pop();
                 if !again {
                     break;
@@ -134,9 +135,14 @@ impl Rewriter<'_, '_> {
         }
     }
 
+    fn drop_nop(&mut self, at: u32, left: &mut Left) {
+        self.edits.remove(at);
+        left.remove(at);
+    }
+
     /// Whether an instruction jumps to the next one that is left, and if so whether it is a
     /// `may_goto`.
-    fn is_nop(&self, at: u32) -> Option<bool> {
+    fn is_nop(&self, at: u32, left: &mut Left) -> Option<bool> {
         let (insn, to) = match self.edits.patch(at) {
             Some(patch) => (*patch.insns.first()?, patch.outer.first()?.target),
             None => {
@@ -149,7 +155,63 @@ impl Rewriter<'_, '_> {
         if !(jump || may_goto) || to <= at {
             return None;
         }
-        let between = (at + 1..to).all(|slot| self.edits.is_removed(slot));
-        between.then_some(may_goto)
+        (left.from(at + 1) >= to).then_some(may_goto)
+    }
+}
+
+/// Which slots are left, asked for in order: removed ones point on, and ways walked are
+/// shortened, so that long stretches are passed over once.
+struct Left {
+    next: Vec<u32>,
+}
+
+impl Left {
+    fn new(len: u32, is_left: impl Fn(u32) -> bool) -> Left {
+        let next = (0..len).map(|at| at + u32::from(!is_left(at)));
+        Left {
+            next: next.chain([len]).collect(),
+        }
+    }
+
+    fn remove(&mut self, at: u32) {
+        self.next[at as usize] = at + 1;
+    }
+
+    /// The first slot from `at` on that is left, or the end.
+    fn from(&mut self, at: u32) -> u32 {
+        let last = self.next.len() - 1;
+        let mut end = (at as usize).min(last);
+        while self.next[end] as usize != end {
+            end = self.next[end] as usize;
+        }
+        let mut walked = (at as usize).min(last);
+        while walked != end {
+            let on = self.next[walked] as usize;
+            self.next[walked] = end as u32;
+            walked = on;
+        }
+        end as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_slots_point_to_the_next_that_is_left() {
+        let mut left = Left::new(6, |at| at != 2);
+        assert_eq!(left.from(2), 3);
+        left.remove(3);
+        left.remove(1);
+        assert_eq!(
+            left.from(1),
+            4,
+            "over what was removed before, between and after"
+        );
+        left.remove(4);
+        left.remove(5);
+        assert_eq!(left.from(1), 6, "the end");
+        assert_eq!(left.from(0), 0);
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct Edited {
     pub origins: Vec<u32>,
     /// By old slot (and the end): where what stands for it begins, or what follows it.
     pub places: Vec<u32>,
+    /// By old slot (and the end): the next one that is not removed.
+    standing: Vec<u32>,
 }
 
 /// A jump's distance that no longer fits into its instruction.
@@ -120,10 +122,19 @@ impl Edits {
             };
         }
         places.push(len);
+        // By slot (and the end): the next one that is not removed.
+        let mut standing = vec![old.len() as u32; old.len() + 1];
+        for at in (0..old.len() as u32).rev() {
+            standing[at as usize] = match self.is_removed(at) {
+                true => standing[at as usize + 1],
+                false => at,
+            };
+        }
         let mut edited = Edited {
             insns: Vec::with_capacity(len as usize),
             origins: Vec::with_capacity(len as usize),
             places,
+            standing,
         };
         let mut second = false;
         for (at, insn) in (0..).zip(old) {
@@ -158,17 +169,22 @@ impl Edits {
         Ok(edited)
     }
 
+    /// The patch of a slot, none at the end.
+    fn standing_patch(&self, at: u32) -> Option<&Patch> {
+        let within = (at as usize) < self.actions.len();
+        within.then(|| self.patch(at)).flatten()
+    }
+
     /// Leads the new instruction at `at` to what stands for the old slot `target`.
     fn lead(&self, edited: &mut Edited, at: u32, target: u32) -> Result<(), TooFar> {
         let place = |slot: u32| edited.places.get(slot as usize).copied();
         let insn = edited.insns[at as usize];
         let calls = is_call(&insn) || is_func_ref(&insn);
         let mut to = place(target).unwrap_or(edited.insns.len() as u32);
-        if !calls && (target as usize) < self.actions.len() {
+        if !calls && let Some(&stands) = edited.standing.get(target as usize) {
             // Past removed instructions, the next one's beginning is what is skipped.
-            let stands = (target..self.actions.len() as u32).find(|&t| !self.is_removed(t));
-            to += stands
-                .and_then(|t| self.patch(t))
+            to += self
+                .standing_patch(stands)
                 .map_or(0, |p| p.skipped_by_jumps);
         }
         let distance = i64::from(to) - i64::from(at) - 1;

@@ -25,8 +25,11 @@ mod kfuncs;
 mod lookups;
 mod notes;
 
+use std::cell::{OnceCell, RefCell};
+
 use bpfkit_isa::Insn;
 use bpfkit_object::LineInfo;
+use rustc_hash::FxHashMap;
 
 use crate::checker::{Checker, is_may_goto};
 use crate::facts::{CallFact, Gatherer};
@@ -84,7 +87,14 @@ struct Rewriter<'c, 'a> {
     /// Old slot, position in its patch behind what jumps to it pass over, what it refers to.
     symbols: Vec<(u32, i32, Symbol)>,
     unconverted: Vec<u32>,
+    /// Members of structures of the kernel, as they are asked for.
+    members: RefCell<Members>,
+    /// Whether the program asks how the time of packets is meant, once somebody wants to know.
+    asks_time_kind: OnceCell<bool>,
 }
+
+/// Offsets and sizes by structure and member.
+type Members = FxHashMap<(&'static str, &'static str), Option<(u32, u32)>>;
 
 impl Checker<'_> {
     /// Rewrites the accepted program.
@@ -112,6 +122,8 @@ impl Checker<'_> {
             direct_tail_calls: 0,
             symbols: Vec::new(),
             unconverted: Vec::new(),
+            members: RefCell::default(),
+            asks_time_kind: OnceCell::new(),
         };
         rewriter.plan();
         rewriter.finish()

@@ -99,18 +99,21 @@ struct Place {
 
 impl Rewriter<'_, '_> {
     /// Offset and size of a member of a structure of the kernel.
-    fn kernel_member(&self, of: &str, path: &str) -> Option<(u32, u32)> {
-        let kernel = self.checker.kernel()?;
-        c_member(kernel, kernel.by_name(of, Kind::Struct)?, path)
+    fn kernel_member(&self, of: &'static str, path: &'static str) -> Option<(u32, u32)> {
+        let mut members = self.members.borrow_mut();
+        *members.entry((of, path)).or_insert_with(|| {
+            let kernel = self.checker.kernel()?;
+            c_member(kernel, kernel.by_name(of, Kind::Struct)?, path)
+        })
     }
 
     /// Offset of a member of a structure of the kernel.
-    pub fn kernel_offset(&self, of: &str, path: &str) -> Option<u32> {
+    pub fn kernel_offset(&self, of: &'static str, path: &'static str) -> Option<u32> {
         Some(self.kernel_member(of, path)?.0)
     }
 
     /// The same, as it stands in an instruction.
-    fn kernel_off(&self, of: &str, path: &str) -> Option<i16> {
+    fn kernel_off(&self, of: &'static str, path: &'static str) -> Option<i16> {
         i16::try_from(self.kernel_offset(of, path)?).ok()
     }
 

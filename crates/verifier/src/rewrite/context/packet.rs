@@ -5,6 +5,7 @@ use bpfkit_isa::{Insn, code};
 use bpfkit_spec::ProgType;
 
 use super::{Loaded, Step, spare};
+use crate::reg::RegType;
 use crate::rewrite::Rewriter;
 use crate::rewrite::code::{AX, alu, alu_imm, goto, jump_imm, load, mov, mov_imm, store};
 
@@ -30,7 +31,11 @@ fn bit_field(btf: &Btf, object: Type<'_>, name: &str) -> Option<(u32, u32)> {
 
 impl Rewriter<'_, '_> {
     /// Offset of the byte at a marker, and the mask of a bit-field that begins it.
-    pub(in crate::rewrite) fn packet_bits(&self, marker: &str, field: &str) -> Option<(i16, i32)> {
+    pub(in crate::rewrite) fn packet_bits(
+        &self,
+        marker: &'static str,
+        field: &'static str,
+    ) -> Option<(i16, i32)> {
         let byte = self.kernel_off(SKB, marker)?;
         let kernel = self.checker.kernel()?;
         let (at, bits) = bit_field(kernel, kernel.by_name(SKB, Kind::Struct)?, field)?;
@@ -39,7 +44,12 @@ impl Rewriter<'_, '_> {
         Some((byte, mask))
     }
 
-    pub(super) fn load_bits(&self, insn: &Insn, marker: &str, field: &str) -> Option<Loaded> {
+    pub(super) fn load_bits(
+        &self,
+        insn: &Insn,
+        marker: &'static str,
+        field: &'static str,
+    ) -> Option<Loaded> {
         let (byte, mask) = self.packet_bits(marker, field)?;
         let insns = vec![
             load(code::B, insn.dst, insn.src, byte),
@@ -63,18 +73,20 @@ impl Rewriter<'_, '_> {
 
     /// Whether the program asks how the time of packets is meant.
     fn asks_time_kind(&self) -> bool {
-        let controls = matches!(
-            self.checker.prog_type(),
-            ProgType::SchedCls | ProgType::SchedAct
-        );
-        let accesses = self.checker.insns.iter().zip(&self.checker.aux);
-        controls
-            && accesses.into_iter().any(|(insn, aux)| {
-                aux.seen
-                    && aux.ptr_type == crate::reg::RegType::CTX
-                    && insn.off == TIME_KIND
-                    && matches!(insn.class(), code::LDX | code::STX | code::ST)
-            })
+        *self.asks_time_kind.get_or_init(|| {
+            let controls = matches!(
+                self.checker.prog_type(),
+                ProgType::SchedCls | ProgType::SchedAct
+            );
+            let mut accesses = self.checker.insns.iter().zip(&self.checker.aux);
+            controls
+                && accesses.any(|(insn, aux)| {
+                    aux.seen
+                        && aux.ptr_type == RegType::CTX
+                        && insn.off == TIME_KIND
+                        && matches!(insn.class(), code::LDX | code::STX | code::ST)
+                })
+        })
     }
 
     pub(super) fn load_timestamp(&self, insn: &Insn) -> Option<Loaded> {
@@ -119,7 +131,7 @@ impl Rewriter<'_, '_> {
         &self,
         insn: &Insn,
         packet: Option<Step>,
-        field: &str,
+        field: &'static str,
     ) -> Option<Loaded> {
         let dst = insn.dst;
         let (off, bytes) = self.kernel_member("skb_shared_info", field)?;
@@ -149,7 +161,7 @@ impl Rewriter<'_, '_> {
 
     /// The end of the data that lies in one piece: `data + len - data_len`.
     pub(super) fn load_data_end(&self, insn: &Insn) -> Option<Loaded> {
-        let off = |member: &str| self.kernel_off(SKB, member);
+        let off = |member: &'static str| self.kernel_off(SKB, member);
         let kept = off("cb")? + self.kernel_off("sk_skb_cb", "temp_reg")?;
         let same = insn.src == insn.dst;
         let to = if same { spare(insn) } else { insn.dst };

@@ -21,7 +21,7 @@ struct Offsets {
 impl Rewriter<'_, '_> {
     /// Fields of TCP need a socket that is locked too, where the kernel tells.
     fn full_offsets(&self, field: bool) -> Option<Offsets> {
-        let off = |member: &str| self.kernel_off(OPS, member);
+        let off = |member: &'static str| self.kernel_off(OPS, member);
         let locked = off("is_locked_tcp_sock").filter(|_| field);
         Some(Offsets {
             full: match locked {
