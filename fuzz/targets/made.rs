@@ -7,6 +7,9 @@ use bpfkit_spec::ProgType;
 #[path = "../../tests/programs/accepted.rs"]
 #[allow(dead_code, reason = "each target takes what it needs")]
 pub mod accepted;
+#[path = "../../tests/programs/engines.rs"]
+#[allow(dead_code, reason = "each target takes what it needs")]
+pub mod engines;
 #[path = "../../tests/programs/random.rs"]
 #[allow(dead_code, reason = "each target takes what it needs")]
 pub mod random;

@@ -13,7 +13,7 @@ mod made;
 #[path = "../../tests/programs/watch.rs"]
 mod watch;
 
-use made::accepted::{self, accepted};
+use made::accepted::{self, Contents, accepted};
 use made::random::{Choose, likely};
 
 fuzz_target!(|data: &[u8]| {
@@ -32,9 +32,10 @@ fuzz_target!(|data: &[u8]| {
         let Ok(maps) = MapSet::new(&defs, &MapOptions::default()) else {
             continue;
         };
-        let packet = accepted::fill(&mut bytes, &maps);
+        let contents = Contents::of(&mut bytes);
+        contents.put(&maps);
         let findings = Arc::new(Mutex::new(watch::Findings::default()));
-        watch::watched_on(&program, facts, &maps, &packet, &findings);
+        watch::watched_on(&program, facts, &maps, &contents.packet, &findings);
         let findings = findings.lock().unwrap();
         assert!(
             findings.wrong.is_empty(),

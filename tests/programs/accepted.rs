@@ -33,19 +33,33 @@ pub fn maps() -> Vec<MapDef> {
     ]
 }
 
-/// Fills the array, and makes a packet.
-pub fn fill(random: &mut impl Choose, maps: &MapSet) -> Vec<u8> {
-    let mut bytes = |len: i32| -> Vec<u8> {
-        let words = (0..len / 8).flat_map(|_| number(random).to_le_bytes());
-        words.collect()
-    };
-    for key in 0..4u32 {
-        let value = bytes(VALUE);
-        if let Some(array) = maps.get(0) {
-            let _ = array.write(&key.to_ne_bytes(), &value, 0);
+/// What a program is run on.
+pub struct Contents {
+    values: Vec<Vec<u8>>,
+    pub packet: Vec<u8>,
+}
+
+impl Contents {
+    /// Any values of the array, and any packet.
+    pub fn of(random: &mut impl Choose) -> Contents {
+        let mut bytes = |len: i32| -> Vec<u8> {
+            let words = (0..len / 8).flat_map(|_| number(random).to_le_bytes());
+            words.collect()
+        };
+        Contents {
+            values: (0..4).map(|_| bytes(VALUE)).collect(),
+            packet: bytes(2 * PACKET),
         }
     }
-    bytes(2 * PACKET)
+
+    /// Fills the maps.
+    pub fn put(&self, maps: &MapSet) {
+        let array = maps.get(0).expect("the maps of these programs");
+        for (key, value) in (0u32..).zip(&self.values) {
+            let put = array.write(&key.to_ne_bytes(), value, 0);
+            put.expect("an array has its elements");
+        }
+    }
 }
 
 /// A number, often one where something changes.
@@ -376,21 +390,22 @@ impl<R: Choose> Build<'_, R> {
     }
 
     fn piece(&mut self) {
-        match self.random.below(22) {
-            0..=5 => self.arithmetic(),
-            6 => {
+        match self.random.below(23) {
+            0..=3 => self.arithmetic(),
+            4..=6 => self.chain(),
+            7 => {
                 let reg = self.number_reg();
                 self.fresh(reg);
             }
-            7 | 8 => self.spill(),
-            9 | 10 => self.fill(),
-            11 | 12 => self.fork(),
-            13..=15 => self.gate(),
-            16 => self.gate_packet(),
-            17 => self.repeat(),
-            18 => self.call(),
-            19 => self.pointers(),
-            20 => self.atomic(),
+            8 | 9 => self.spill(),
+            10 | 11 => self.fill(),
+            12 | 13 => self.fork(),
+            14..=16 => self.gate(),
+            17 => self.gate_packet(),
+            18 => self.repeat(),
+            19 => self.call(),
+            20 => self.pointers(),
+            21 => self.atomic(),
             _ => self.narrow(),
         }
     }
@@ -401,30 +416,15 @@ impl<R: Choose> Build<'_, R> {
         let ops = [
             Add, Add, Sub, Sub, Mul, Div, SDiv, Mod, SMod, Or, And, And, Xor, Lsh, Rsh, Arsh, Mov,
         ];
-        match self.random.below(8) {
+        match self.random.below(12) {
             0 => {
-                let bits = match width {
-                    W32 => self.random.of(&[8, 16]),
-                    W64 => self.random.of(&[8, 16, 32]),
-                };
                 let src = self.number_reg();
-                self.push(Op::MovSx {
-                    width,
-                    bits,
-                    dst,
-                    src,
-                });
+                self.extend(dst, src);
             }
-            1 => match self.random.below(2) {
-                0 => {
-                    self.push(Op::Neg { width, dst });
-                }
-                _ => {
-                    let kind = self.random.of(&[Swap::ToLe, Swap::ToBe, Swap::Always]);
-                    let bits = self.random.of(&[16, 32, 64]);
-                    self.push(Op::Swap { kind, bits, dst });
-                }
-            },
+            1 => self.swap(dst),
+            2 => {
+                self.push(Op::Neg { width, dst });
+            }
             _ => {
                 let op = self.random.of(&ops);
                 let src = match (op, src) {
@@ -433,6 +433,90 @@ impl<R: Choose> Build<'_, R> {
                     (_, src) => src,
                 };
                 self.alu(op, width, dst, src);
+            }
+        }
+    }
+
+    /// Arithmetic on numbers of which something is known.
+    fn chain(&mut self) {
+        let (dst, src) = self.two();
+        self.tame(dst);
+        if self.random.below(2) == 0 {
+            self.tame(src);
+        }
+        for _ in 0..1 + self.random.below(2) {
+            use AluOp::*;
+            let width = self.width();
+            let op = self.random.of(&[
+                Add, Sub, Mul, Mul, Div, Mod, SDiv, Or, And, Xor, Lsh, Lsh, Rsh, Rsh, Arsh, Arsh,
+            ]);
+            let bits = if width == W64 { 64 } else { 32 };
+            let src = match (op, self.random.below(3)) {
+                (Lsh | Rsh | Arsh, 0) => Imm(self.random.below(4) as i32),
+                (Lsh | Rsh | Arsh, 1) => Imm(self.random.below(bits) as i32),
+                (_, 0) => Imm(constant(self.random) | 1),
+                _ => Of(src),
+            };
+            self.alu(op, width, dst, src);
+        }
+        match self.random.below(6) {
+            0 => self.extend(dst, dst),
+            1 => self.swap(dst),
+            _ => {}
+        }
+    }
+
+    fn extend(&mut self, dst: Reg, src: Reg) {
+        let (width, bits) = self
+            .random
+            .of(&[(W64, 8), (W64, 16), (W64, 32), (W32, 8), (W32, 16)]);
+        self.push(Op::MovSx {
+            width,
+            bits,
+            dst,
+            src,
+        });
+    }
+
+    fn swap(&mut self, dst: Reg) {
+        let kind = self.random.of(&[Swap::ToLe, Swap::ToBe, Swap::Always]);
+        let bits = self.random.of(&[16, 32, 64]);
+        self.push(Op::Swap { kind, bits, dst });
+    }
+
+    /// Bounds a register to numbers of any size and sign, on every way.
+    fn tame(&mut self, reg: Reg) {
+        use AluOp::*;
+        let width = self.width();
+        match self.random.below(7) {
+            6 => {
+                let value = constant(self.random);
+                self.mov(reg, Imm(value));
+            }
+            // Some bits, from anywhere.
+            0 => {
+                let mask = self.random.next() as i32;
+                self.alu(And, width, reg, Imm(mask));
+            }
+            // The upper bits, of either sign.
+            1 => {
+                let bits = if width == W64 { 64 } else { 32 };
+                let by = 1 + self.random.below(bits - 1) as i32;
+                let op = self.random.of(&[Rsh, Arsh]);
+                self.alu(op, width, reg, Imm(by));
+            }
+            2 => self.extend(reg, reg),
+            // A few numbers around any.
+            kind => {
+                let mask = self.random.of(&[1, 3, 7, 15, 0x70, 0xff]);
+                self.alu(And, width, reg, Imm(mask));
+                let by = match kind {
+                    3 => 0,
+                    4 => self.random.below(20) as i32 - 16,
+                    _ => constant(self.random),
+                };
+                let op = self.random.of(&[Add, Sub, Xor]);
+                self.alu(op, width, reg, Imm(by));
             }
         }
     }
@@ -517,10 +601,11 @@ impl<R: Choose> Build<'_, R> {
             return self.arithmetic();
         }
         self.forks -= self.times;
-        use Cond::*;
-        let conds = [Eq, Ne, Gt, Ge, Lt, Le, Set, Sgt, Sge, Slt, Sle];
-        let (cond, width) = (self.random.of(&conds), self.width());
-        let (dst, src) = (self.number_reg(), self.operand());
+        let (dst, other) = self.two();
+        if self.random.below(2) == 0 {
+            self.tame(dst);
+        }
+        let (cond, width, src) = self.comparison(other);
         let jump = self.jump_if(cond, width, dst, src);
         self.some();
         if self.random.below(2) == 0 {
@@ -536,45 +621,73 @@ impl<R: Choose> Build<'_, R> {
     /// A few instructions of one way.
     fn some(&mut self) {
         for _ in 0..1 + self.random.below(3) {
-            match self.random.below(4) {
+            match self.random.below(5) {
                 0 => self.spill(),
                 1 => self.gate(),
+                2 => self.chain(),
                 _ => self.arithmetic(),
             }
+        }
+    }
+
+    /// One register becomes what another holds, or what its lower part does.
+    fn copy(&mut self, dst: Reg, src: Reg) {
+        match self.random.below(5) {
+            0 => self.alu(AluOp::Mov, W32, dst, Of(src)),
+            1 => self.extend(dst, src),
+            _ => self.mov(dst, Of(src)),
+        }
+    }
+
+    /// A comparison with a small number, or any, or a register.
+    fn comparison(&mut self, other: Reg) -> (Cond, Width, Operand) {
+        use Cond::*;
+        let conds = [Eq, Ne, Gt, Ge, Lt, Le, Set, Sgt, Sge, Slt, Sle];
+        let src = match self.random.below(4) {
+            0 => Of(other),
+            1 => Imm(constant(self.random)),
+            _ => Imm(self.random.below(36) as i32 - 16),
+        };
+        (self.random.of(&conds), self.width(), src)
+    }
+
+    /// Goes on only where comparisons of a register hold.
+    fn check(&mut self, reg: Reg) {
+        for _ in 0..1 + self.random.below(2) {
+            let other = self.number_reg();
+            let (cond, width, src) = self.comparison(other);
+            self.out_if(cond, width, reg, src);
         }
     }
 
     /// A number decides which byte of the map value or of the stack is accessed.
     fn gate(&mut self) {
         let (index, other) = self.two();
+        if self.random.below(2) == 0 {
+            self.tame(other);
+        }
         // A copy is bounded, or what it is a copy of, in a register or in the stack.
         match self.random.below(6) {
-            0 | 1 => self.bound(index),
-            2 => {
-                self.mov(index, Of(other));
-                self.bound(other);
-            }
-            3 => {
-                self.mov(index, Of(other));
-                let by = self.random.of(&[8, -3, 1]);
-                self.alu(AluOp::Add, W64, index, Imm(by));
-                self.bound(other);
+            0 => self.bound(index),
+            1..=3 => {
+                self.copy(index, other);
+                if self.random.below(2) == 0 {
+                    let by = self.random.of(&[8, -3, 1]);
+                    let width = self.width();
+                    self.alu(AluOp::Add, width, index, Imm(by));
+                }
+                let checked = self.random.of(&[index, other, other]);
+                self.check(checked);
             }
             4 => {
                 let slot = self.slot(Size::DW);
-                let size = self.random.of(&[Size::DW, Size::DW, Size::W]);
+                let size = self.size();
                 self.store(size, FP, slot, Of(other));
-                self.bound(other);
-                self.push(Op::Load {
-                    size,
-                    signed: false,
-                    dst: index,
-                    base: FP,
-                    off: slot,
-                });
+                self.check(other);
+                self.load(size, index, FP, slot);
             }
             _ => {
-                self.alu(AluOp::Mov, W32, index, Of(other));
+                self.copy(index, other);
                 self.bound(index);
             }
         }
@@ -604,6 +717,7 @@ impl<R: Choose> Build<'_, R> {
             self.out_if(Cond::Gt, width, index, Imm(room));
         }
         let off = match self.random.below(6) {
+            0 if on_stack => self.random.below(8) as i16,
             0 => self.random.below(16) as i16 - 8,
             _ => 0,
         };

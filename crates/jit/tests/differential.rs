@@ -1,10 +1,19 @@
-//! Random programs come to the same compiled as interpreted, with any rules.
+//! Random programs come to the same compiled as interpreted, with any rules: some that touch
+//! their frame only and are taken as they are, others that are verified first.
 
+#[path = "../../../tests/programs/accepted.rs"]
+mod accepted;
+#[path = "../../../tests/programs/engines.rs"]
+mod engines;
 #[path = "../../../tests/programs/frames.rs"]
+mod frames;
+#[path = "../../../tests/programs/random.rs"]
+#[allow(dead_code, reason = "noise is never accepted")]
 mod random;
 
 use std::sync::Arc;
 
+use bpfkit_isa::{Syntax, disasm};
 use bpfkit_jit::{CodeMemory, Features, Jit, Rules};
 use bpfkit_runtime::{
     Code, Engine, Interpreter, LoadOptions, MapSet, RawMemory, Trusted, Vm, raw_program,
@@ -17,9 +26,9 @@ proptest! {
     #[test]
     fn every_way_comes_to_the_same(
         seeds in prop::collection::vec(any::<i32>(), 10),
-        body in random::body(),
+        body in frames::body(),
     ) {
-        let program = Arc::new(raw_program("random", random::program(&seeds, &body)));
+        let program = Arc::new(raw_program("random", frames::program(&seeds, &body)));
         // SAFETY: the program touches its stack frame only, whose bytes it has written, and
         // its one jump back is counted.
         let trusted = || Code::Trusted(unsafe { Trusted::assume(Arc::clone(&program)) });
@@ -37,4 +46,33 @@ proptest! {
             prop_assert_eq!((outcome.ret, outcome.fault), (expected.ret, None));
         }
     }
+}
+
+#[test]
+fn accepted_programs_leave_the_same_behind() {
+    let mut accepted = 0;
+    for seed in 0..500 {
+        let mut random = random::Random::of(seed);
+        let program = accepted::accepted(&mut random);
+        // Code memory of its own: QEMU before 8.1 does not see that space mapped twice has been
+        // written anew.
+        let jit = |rules| Box::new(Jit::new(CodeMemory::new(), rules, Features::ALL));
+        let engines: [(&str, Box<dyn Engine>); 3] = [
+            ("interpreter", Box::<Interpreter>::default()),
+            ("compiler", jit(Rules::default())),
+            ("compiler without rules", jit(Rules::NONE)),
+        ];
+        for _ in 0..2 {
+            let contents = accepted::Contents::of(&mut random);
+            match engines::compare(&engines, &program, &contents) {
+                Ok(was_accepted) => accepted += u32::from(was_accepted),
+                Err(wrong) => {
+                    let listing =
+                        disasm::listing(&program.insns, Syntax::Kernel, &disasm::NoSymbols);
+                    panic!("program {seed}: {wrong}\n{listing}");
+                }
+            }
+        }
+    }
+    assert!(accepted > 500, "{accepted} accepted");
 }

@@ -6,10 +6,13 @@ use std::sync::Arc;
 
 use bpfkit_jit::Rules;
 use bpfkit_object::Program;
+use bpfkit_runtime::context::Input;
 use bpfkit_runtime::{
     Code, Engine, Executable, FaultKind, Interpreter, LoadErrorKind, LoadOptions, MapSet, Outcome,
     RawMemory, Vm,
 };
+use bpfkit_spec::ProgType;
+use bpfkit_verifier::Environment;
 
 use common::program;
 
@@ -124,4 +127,33 @@ fn what_cannot_be_compiled_does_not_load() {
             .unwrap();
         assert_eq!(error.kind, LoadErrorKind::Unsupported(expected), "{text}");
     }
+}
+
+#[test]
+fn a_jump_that_never_jumps_may_be_jumped_to() {
+    // Both jumps on R1 are decided; another jump leads to the first, a call to the second.
+    let text = "r0 = *(u32 *)(r1 + 0)
+        r1 = 5
+        if r0 > 7 goto +1
+        r0 += 1
+        if r1 == 0 goto +1
+        r0 += 2
+        call f_more
+        exit
+        f_more:
+        if r1 == 0 goto +1
+        r0 = 9
+        exit";
+    let mut program = program("decided", text);
+    program.decl.prog_type = ProgType::SchedCls;
+    let maps = MapSet::empty();
+    let environment = Environment {
+        facts: true,
+        ..Environment::new(None)
+    };
+    let code = Code::verify(&program, &maps, &environment).expect("it is accepted");
+    let exec = jit().load(code, &maps, &LoadOptions::default());
+    let mut input = Input::packet(ProgType::SchedCls, &[0; 64]).expect("a packet");
+    let outcome = exec.expect("it loads").run(&mut Vm::default(), &mut input);
+    assert_eq!((outcome.ret, outcome.fault), (9, None));
 }

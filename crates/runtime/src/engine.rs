@@ -63,7 +63,8 @@ impl Code {
     ///
     /// A program that is accepted on guarantees which only the kernel gives
     /// ([`Facts::needs_kernel_objects`](bpfkit_verifier::Facts::needs_kernel_objects)) stays
-    /// [`Code::Unverified`] and runs with checks.
+    /// [`Code::Unverified`] and runs with checks, and so does one that Linux is wrong about
+    /// ([`Facts::is_unsound`](bpfkit_verifier::Facts::is_unsound)).
     ///
     /// # Errors
     /// What the verifier says.
@@ -87,7 +88,7 @@ impl Code {
         let verdict = bpfkit_verifier::verify(program, &defs, environment);
         let (program, facts) = verdict.result?.into_parts();
         let program = Arc::new(program);
-        Ok(match facts.needs_kernel_objects() {
+        Ok(match facts.needs_kernel_objects() || facts.is_unsound() {
             true => Code::Unverified(program),
             false => Code::Trusted(Trusted {
                 program,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bpfkit_isa::{Imm64, Insn, Op, Reg};
+use bpfkit_isa::{Call, Imm64, Insn, Op, Reg};
 use bpfkit_object::{Program, RefTarget};
 use bpfkit_spec::ProgType;
 
@@ -162,7 +162,28 @@ impl<'a> Resolver<'a> {
     /// Takes instructions out that are never executed, and makes conditional jumps that are
     /// thereby decided into what they do.
     pub fn drop_dead(&mut self, reachable: impl Fn(usize) -> bool) {
-        for slot in 0..self.slots.len() {
+        let mut is_target = vec![false; self.slots.len()];
+        for (slot, op) in self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| reachable(*at))
+        {
+            let off = match *op {
+                Slot::Op(Op::JumpIf { off, .. } | Op::MayGoto { off }) => i32::from(off),
+                Slot::Op(Op::Jump { off, .. } | Op::Call(Call::Local(off))) => off,
+                Slot::Op(Op::LoadImm64 {
+                    value: Imm64::Func(off),
+                    ..
+                }) => off,
+                _ => continue,
+            };
+            let to = usize::try_from(slot as i64 + 1 + i64::from(off)).ok();
+            if let Some(target) = to.and_then(|to| is_target.get_mut(to)) {
+                *target = true;
+            }
+        }
+        for (slot, is_target) in is_target.into_iter().enumerate() {
             if !reachable(slot) {
                 self.slots[slot] = Slot::Second;
                 continue;
@@ -172,7 +193,14 @@ impl<'a> Resolver<'a> {
             };
             let to = slot as i64 + 1 + i64::from(off);
             if !usize::try_from(to).is_ok_and(&reachable) {
-                self.slots[slot] = Slot::Second;
+                self.slots[slot] = match is_target {
+                    // Another jump leads here.
+                    true => Slot::Op(Op::Jump {
+                        off: 0,
+                        wide: false,
+                    }),
+                    false => Slot::Second,
+                };
             } else if !reachable(slot + 1) {
                 let off = off.into();
                 self.slots[slot] = Slot::Op(Op::Jump { off, wide: false });

@@ -26,6 +26,7 @@ mod random;
 #[path = "../../../tests/programs/watch.rs"]
 mod watch;
 
+use accepted::{Contents, accepted};
 use random::{Choose, Random};
 use watch::{Findings, watched, watched_on, ways};
 
@@ -84,8 +85,10 @@ fn look_at(count: u64, make: impl Fn(&mut Random) -> Program) -> Tally {
         for facts in &facts {
             for _ in 0..3 {
                 let maps = MapSet::new(&defs, &MapOptions::default()).unwrap();
-                let packet = accepted::fill(&mut random, &maps);
-                let outcome = watched_on(&program, facts, &maps, &packet, &tally.findings);
+                let contents = Contents::of(&mut random);
+                contents.put(&maps);
+                let packet = &contents.packet;
+                let outcome = watched_on(&program, facts, &maps, packet, &tally.findings);
                 let place = || format!("program {seed} (BPFKIT_SEED):\n{}", listing(&program));
                 tally.ran(outcome.is_some(), place);
             }
@@ -107,7 +110,7 @@ fn random_programs_do_as_the_verifier_says() {
 
 #[test]
 fn programs_that_know_much_do_as_the_verifier_says() {
-    let tally = look_at(400, accepted::accepted);
+    let tally = look_at(3_000, accepted);
     assert!(
         tally.accepted * 2 > tally.programs,
         "{} accepted",

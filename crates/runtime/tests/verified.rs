@@ -60,6 +60,27 @@ fn what_the_verifier_refuses_is_no_code() {
 }
 
 #[test]
+fn what_linux_is_wrong_about_stays_checked() {
+    // R1 is negative where the number in the stack has its 32nd bit set, yet Linux takes them
+    // for the same: it lets R2 be 10 at most, which is any number of 32 bits.
+    let text = "r0 = *(u32 *)(r1 +0)
+        *(u64 *)(r10 -16) = r0
+        r1 = *(s32 *)(r10 -16)
+        r0 = 0
+        if r1 s> 10 goto +1
+        r0 = *(u64 *)(r10 -16)
+        exit";
+    let maps = MapSet::empty();
+    let wrong = program(ProgType::SchedCls, text);
+    let code = Code::verify(&wrong, &maps, &Environment::new(None)).expect("is accepted");
+    assert!(matches!(code, Code::Unverified(_)));
+
+    let zero_extended = program(ProgType::SchedCls, &text.replace("s32", "u32"));
+    let code = Code::verify(&zero_extended, &maps, &Environment::new(None)).expect("is accepted");
+    assert!(matches!(code, Code::Trusted(_)));
+}
+
+#[test]
 fn loads_that_lean_on_the_kernel_stay_checked() {
     let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else {
         println!("skipped: no kernel BTF");

@@ -109,6 +109,7 @@ impl<'a> Checker<'a> {
             writable: Default::default(),
             records: Default::default(),
             kernel_objects: false,
+            unsound: false,
             gatherer: None,
         }
     }

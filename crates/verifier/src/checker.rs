@@ -202,6 +202,8 @@ pub(crate) struct Checker<'a> {
     pub records: FxHashMap<(BtfOf, u32), Rc<Record>>,
     /// See [`Facts::needs_kernel_objects`](crate::Facts::needs_kernel_objects).
     pub kernel_objects: bool,
+    /// See [`Facts::is_unsound`](crate::Facts::is_unsound).
+    pub unsound: bool,
     /// Gathers facts, if they are asked for.
     pub gatherer: Option<Box<Gatherer>>,
 }

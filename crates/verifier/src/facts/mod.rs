@@ -51,6 +51,7 @@ pub struct Facts {
     pub(crate) stack_depth: Vec<u32>,
     pub(crate) live_registers: Vec<u16>,
     kernel_objects: bool,
+    unsound: bool,
     values: Option<Box<Known>>,
 }
 
@@ -139,6 +140,14 @@ impl Facts {
         self.kernel_objects
     }
 
+    /// Whether Linux 6.18 accepts the program on a conclusion that need not hold, and so do we:
+    /// a number that was spilled is loaded with its sign extended, and Linux goes on taking both
+    /// for the same. What is known of numbers and branches may then be wrong. Such a program must
+    /// run with its accesses checked.
+    pub const fn is_unsound(&self) -> bool {
+        self.unsound
+    }
+
     /// Whether values, branches, calls and live slots were asked for.
     pub const fn has_values(&self) -> bool {
         self.values.is_some()
@@ -224,6 +233,7 @@ impl Checker<'_> {
             stack_depth: self.subs.iter().map(|s| s.stack_depth).collect(),
             live_registers: self.aux.iter().map(|a| a.live).collect(),
             kernel_objects: self.kernel_objects,
+            unsound: self.unsound,
             values,
         }
     }

@@ -145,7 +145,11 @@ impl<'a> Checker<'a> {
             let reg = self.reg_mut(dst);
             if reg.ty == RegType::SCALAR {
                 if op.sign_extend {
+                    // Linux goes on taking it for the number that was spilled.
+                    let changes = reg.range.umax >> (8 * size - 1) != 0;
+                    let unsound = reg.id != 0 && changes;
                     reg.range.sign_extend(size as u32);
+                    self.unsound |= unsound;
                 } else {
                     reg.range.zero_extend(size as u32);
                 }
