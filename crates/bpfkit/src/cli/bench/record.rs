@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 
-use crate::cli::bench::{Arguments, Outcome, find, measure_one, write};
+use crate::cli::bench::{Arguments, Kind, Outcome, find, measure_one, write};
 use crate::cli::failure::{Failure, Result};
 use crate::cli::{objects, output, progress};
 
@@ -46,6 +46,11 @@ const LINES: &[&str] = &[
     "rewrite",
 ];
 
+/// Seconds on each engine, unless `--duration` says otherwise, and turns in them: what takes
+/// many turns is told from what disturbs one.
+const SPAN: f64 = 2.0;
+const TURNS: f64 = 10.0;
+
 /// A command line of the table.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
@@ -74,6 +79,9 @@ pub fn run(given: &Arguments, dir: &Path, kernel: &objects::Kernel) -> Result {
             .map_err(|error| Failure::input(error.to_string()))?;
         arguments.take_common(given);
         let benchmark = find(arguments.name())?;
+        if given.duration.is_none() && !matches!(benchmark.kind, Kind::Own(_)) {
+            (arguments.duration, arguments.iteration) = (Some(SPAN), SPAN / TURNS);
+        }
         let file = line.replace(['-', ' ', '/'], "_").replace("__", "_");
         let text = match measure_one(benchmark, &arguments, kernel) {
             // What this machine lacks leaves the rest.
@@ -154,6 +162,7 @@ fn civil(mut days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::bench::BENCHMARKS;
 
     #[test]
     fn dates() {
@@ -162,6 +171,16 @@ mod tests {
         assert_eq!(civil(19_782), (2024, 2, 29));
         assert_eq!(civil(19_783), (2024, 3, 1));
         assert_eq!(civil(20_453), (2025, 12, 31));
+    }
+
+    #[test]
+    fn every_benchmark_is_recorded() {
+        for benchmark in BENCHMARKS {
+            let recorded = LINES
+                .iter()
+                .any(|line| line.split(' ').next() == Some(benchmark.name));
+            assert!(recorded, "{}", benchmark.name);
+        }
     }
 
     #[test]
