@@ -1,5 +1,6 @@
 //! Hash maps: plain, per-CPU, LRU and both, and the table under maps of maps.
 
+mod bucket;
 mod free;
 mod hasher;
 mod lru;
