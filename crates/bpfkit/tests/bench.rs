@@ -8,6 +8,10 @@ const LINES: &[(&str, &[&str])] = &[
     ("bpf-loop", &["bpf-loop on interp", "bpf-loop on jit"]),
     ("lpm-trie-free --nr_entries 100", &["interp", "jit"]),
     ("xdp-lb --scenario pass-non-ip", &["interp", "jit"]),
+    (
+        "verify ../../testdata/bench/strncmp.bpf.o",
+        &["strncmp.bpf.o:compare", "accept"],
+    ),
 ];
 const SHORT: &str = "--duration 0.02 --iteration 0.01 --warmup 0";
 

@@ -23,6 +23,17 @@ pub struct Bar {
     pub spread: f64,
 }
 
+impl Bar {
+    /// A value without a spread.
+    pub fn exact(series: &str, value: f64) -> Bar {
+        Bar {
+            series: series.to_owned(),
+            value,
+            spread: 0.0,
+        }
+    }
+}
+
 const LABELS: f64 = 190.0;
 const WIDTH: f64 = 520.0;
 const BAR: f64 = 14.0;

@@ -210,15 +210,10 @@ fn answer(rows: &[Row]) -> Answer {
             row.insns, row.rewritten, row.one_pass, row.one_at_a_time
         );
     }
-    let bar = |series: &str, value: f64| Bar {
-        series: series.to_owned(),
-        value,
-        spread: 0.0,
-    };
     let groups = rows.iter().map(|row| {
         let bars = vec![
-            bar("one pass", row.one_pass),
-            bar("one at a time", row.one_at_a_time),
+            Bar::exact("one pass", row.one_pass),
+            Bar::exact("one at a time", row.one_at_a_time),
         ];
         (row.insns.to_string(), bars)
     });

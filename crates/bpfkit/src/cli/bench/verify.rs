@@ -12,7 +12,7 @@ use bpfkit_oracle::{Kernel, LoadError, LoadOptions};
 use bpfkit_verifier::{Environment, Symbols, verify};
 
 use crate::cli::bench::plot::{Bar, Plot};
-use crate::cli::bench::{Answer, Arguments};
+use crate::cli::bench::{Answer, Arguments, tell_skipped};
 use crate::cli::failure::{Failure, Result};
 use crate::cli::run::EngineName;
 use crate::cli::{objects, output, progress};
@@ -84,6 +84,8 @@ pub fn run(arguments: &Arguments, kernel: &objects::Kernel) -> Result<Answer> {
         }
     }
     rows.sort_by(|a, b| b.ours.total_cmp(&a.ours));
+    let missing = skipped.iter().map(|why| ("kernel", why.clone()));
+    tell_skipped(&missing.collect());
     Ok(answer(&rows, skipped))
 }
 
@@ -165,21 +167,37 @@ impl Subject<'_> {
     }
 }
 
-fn answer(rows: &[Row], skipped: Option<String>) -> Answer {
-    let time = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0} us"));
-    let header = ["program", "insns", "verdict", "bpfkit", "kernel", "ratio"];
-    let table = rows.iter().map(|row| {
-        let ratio = row.kernel.map(|kernel| row.ours / kernel.max(1e-9));
+/// A line for each program; without the kernel, our side alone.
+fn table(rows: &[Row]) -> String {
+    let own = |row: &Row| {
         [
             row.name.clone(),
             row.insns.to_string(),
             if row.accepted { "accept" } else { "reject" }.to_owned(),
-            time(Some(row.ours)),
-            time(row.kernel),
-            ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
+            format!("{:.0} us", row.ours),
         ]
+    };
+    if rows.iter().all(|row| row.kernel.is_none()) {
+        let header = ["program", "insns", "verdict", "bpfkit"];
+        return output::render_table(&header, rows.iter().map(own));
+    }
+    let header = ["program", "insns", "verdict", "bpfkit", "kernel", "ratio"];
+    let lines = rows.iter().map(|row| {
+        let [name, insns, verdict, ours] = own(row);
+        let (time, ratio) = match row.kernel {
+            Some(us) => (
+                format!("{us:.0} us"),
+                format!("{:.3}", row.ours / us.max(1e-9)),
+            ),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        [name, insns, verdict, ours, time, ratio]
     });
-    let mut text = output::render_table(&header, table);
+    output::render_table(&header, lines)
+}
+
+fn answer(rows: &[Row], skipped: Option<String>) -> Answer {
+    let mut text = table(rows);
     let both: Vec<(f64, f64)> = rows
         .iter()
         .filter_map(|row| Some((row.ours, row.kernel.filter(|us| *us > 0.0)?)))
@@ -208,9 +226,6 @@ fn answer(rows: &[Row], skipped: Option<String>) -> Answer {
             let _ = writeln!(text, "skipped: kernel: {}: {why}", row.name);
         }
     }
-    if let Some(why) = &skipped {
-        let _ = writeln!(text, "skipped: kernel: {why}");
-    }
     let mut csv = "program,insns,accepted,bpfkit_us,kernel_us\n".to_owned();
     for row in rows {
         let kernel = row.kernel.map_or_else(String::new, |us| format!("{us:.0}"));
@@ -220,14 +235,9 @@ fn answer(rows: &[Row], skipped: Option<String>) -> Answer {
             row.name, row.insns, row.accepted, row.ours
         );
     }
-    let bar = |series: &str, value: f64| Bar {
-        series: series.to_owned(),
-        value,
-        spread: 0.0,
-    };
     let groups = rows.iter().take(LONGEST).map(|row| {
-        let mut bars = vec![bar("bpfkit", row.ours)];
-        bars.extend(row.kernel.map(|us| bar("kernel", us)));
+        let mut bars = vec![Bar::exact("bpfkit", row.ours)];
+        bars.extend(row.kernel.map(|us| Bar::exact("kernel", us)));
         (row.name.clone(), bars)
     });
     let programs: Vec<_> = rows
