@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
 use bpfkit_spec::MapType;
 
@@ -25,15 +25,30 @@ use crate::{Errno, Guard, Map, MapParams};
 /// [`Arc::into_raw`] of a [`Map`].
 pub(crate) unsafe fn release(at: NonNull<u8>) {
     // SAFETY: by the contract.
-    let slot = unsafe { AtomicPtr::<Map>::from_ptr(at.as_ptr().cast()) };
-    drop_later(slot.swap(std::ptr::null_mut(), AcqRel));
+    let slot = unsafe { slot(at) };
+    drop_later(slot.swap(0, AcqRel));
 }
 
-fn drop_later(map: *mut Map) {
-    if !map.is_null() {
+/// The slot at `at`: an address, since hashes copy values as numbers.
+///
+/// # Safety
+/// `at` is eight aligned bytes of map memory.
+unsafe fn slot<'a>(at: NonNull<u8>) -> &'a AtomicUsize {
+    // SAFETY: by the contract; addresses have eight bytes here.
+    unsafe { AtomicUsize::from_ptr(at.as_ptr().cast()) }
+}
+
+/// The address of a map that a slot takes over.
+fn address(map: &Arc<Map>) -> usize {
+    Arc::into_raw(map.clone()).expose_provenance()
+}
+
+fn drop_later(address: usize) {
+    if address != 0 {
+        let map = std::ptr::with_exposed_provenance::<Map>(address);
         // SAFETY: the pointer came out of a slot by a swap, so this is the only owner
         // of the count that the slot held.
-        let map = unsafe { Arc::from_raw(map.cast_const()) };
+        let map = unsafe { Arc::from_raw(map) };
         crossbeam_epoch::pin().defer(move || drop(map));
     }
 }
@@ -41,10 +56,11 @@ fn drop_later(map: *mut Map) {
 /// The map that a slot refers to.
 fn load(at: NonNull<u8>, _guard: &Guard) -> Option<&Map> {
     // SAFETY: `at` is a slot of one of the maps below: eight aligned bytes.
-    let slot = unsafe { AtomicPtr::<Map>::from_ptr(at.as_ptr().cast()) };
+    let slot = unsafe { slot(at) };
+    let map = std::ptr::with_exposed_provenance::<Map>(slot.load(Acquire));
     // SAFETY: the slot's count keeps the map alive, and once it leaves the slot it is
     // dropped only after this guard is.
-    unsafe { slot.load(Acquire).as_ref() }
+    unsafe { map.as_ref() }
 }
 
 fn load_arc(at: NonNull<u8>, guard: &Guard) -> Option<Arc<Map>> {
@@ -140,8 +156,8 @@ impl ArrayOfMaps {
         let slot = self.slot(i).ok_or(Errno::E2BIG)?;
         self.filled.fetch_max(i + 1, Relaxed);
         // SAFETY: a slot is eight aligned bytes.
-        let slot = unsafe { AtomicPtr::<Map>::from_ptr(slot.as_ptr().cast()) };
-        drop_later(slot.swap(Arc::into_raw(inner.clone()).cast_mut(), AcqRel));
+        let slot = unsafe { self::slot(slot) };
+        drop_later(slot.swap(address(inner), AcqRel));
         Ok(())
     }
 }
