@@ -17,6 +17,8 @@ const STRNCMP: Source = Source {
     name: "strncmp",
     bytes: include_bytes!("../../../../../testdata/bench/strncmp.bpf.o"),
 };
+/// Its objects.
+pub const SOURCES: &[Source] = &[LOOPS, STORAGE, STRNCMP];
 
 pub fn bpf_loop(_: &Arguments) -> Result<Workload> {
     Ok(Workload::new(LOOPS, "with_helper"))

@@ -13,6 +13,8 @@ pub const SOURCE: Source = Source {
     name: "lpm_trie",
     bytes: include_bytes!("../../../../../testdata/bench/lpm_trie.bpf.o"),
 };
+/// Its objects.
+pub const SOURCES: &[Source] = &[SOURCE];
 
 /// The trie that the options ask for.
 fn trie(arguments: &Arguments, program: &'static str) -> Result<Workload> {

@@ -21,6 +21,8 @@ const RINGBUF: Source = Source {
     name: "ringbuf",
     bytes: include_bytes!("../../../../../testdata/bench/ringbuf.bpf.o"),
 };
+/// Its objects.
+pub const SOURCES: &[Source] = &[HASHMAP, BLOOM, RINGBUF];
 
 /// Entries unless `--nr_entries` says otherwise.
 const ENTRIES: u32 = 1000;

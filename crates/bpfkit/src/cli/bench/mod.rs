@@ -4,6 +4,7 @@
 //! A benchmark is a row of [`BENCHMARKS`], made in a file of its own: a [`Workload`] whose
 //! operations are counted, or a function that measures in its own way and gives an [`Answer`].
 
+mod arm64_selection;
 mod calls;
 mod capture;
 mod compute;
@@ -313,6 +314,12 @@ const BENCHMARKS: &[Benchmark] = &[
         about: "rewriting programs in one pass, and a patch at a time",
         options: &[],
         kind: Kind::Own(rewrite::run),
+    },
+    Benchmark {
+        name: "arm64-selection",
+        about: "what choices between AArch64 instructions bring, by LLVM's model of a Neoverse V2",
+        options: &[],
+        kind: Kind::Own(arm64_selection::run),
     },
     Benchmark {
         name: "xdp-lb",

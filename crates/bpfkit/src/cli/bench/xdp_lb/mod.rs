@@ -29,6 +29,8 @@ const SOURCE: Source = Source {
     name: "xdp_lb",
     bytes: include_bytes!("../../../../../../testdata/bench/xdp_lb.bpf.o"),
 };
+/// Its objects.
+pub const SOURCES: &[Source] = &[SOURCE];
 
 /// Time that a batch is to take.
 const BATCH: Duration = Duration::from_millis(10);
