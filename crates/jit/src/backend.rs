@@ -178,11 +178,15 @@ pub(crate) fn parts(
 /// The first instruction that the backend cannot do.
 pub(crate) fn compile(
     arch: Arch,
-    plan: &Plan<'_>,
+    plan: &mut Plan<'_>,
     features: Features,
     pointer_base: u64,
     parts: bool,
 ) -> Result<Compiled, LoadError> {
+    plan.find_spills(match arch {
+        Arch::X86_64 => x86_64::free_registers,
+        Arch::Aarch64 => aarch64::free_registers,
+    });
     match arch {
         Arch::X86_64 => x86_64::compile(plan, features, pointer_base, parts),
         Arch::Aarch64 => aarch64::compile(plan, features, pointer_base, parts),

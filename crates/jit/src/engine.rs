@@ -77,8 +77,8 @@ impl Jit {
         maps: &MapSet,
         options: &LoadOptions<'_>,
     ) -> Result<Vec<u8>, LoadError> {
-        let plan = Plan::of(code, maps, options, self.rules)?;
-        Ok(backend::compile(arch, &plan, Features::ALL, 0, false)?.code)
+        let mut plan = Plan::of(code, maps, options, self.rules)?;
+        Ok(backend::compile(arch, &mut plan, Features::ALL, 0, false)?.code)
     }
 
     /// The machine code of a program for any architecture with what its stretches belong to,
@@ -94,14 +94,14 @@ impl Jit {
         maps: &MapSet,
         options: &LoadOptions<'_>,
     ) -> Result<Listing, LoadError> {
-        let plan = Plan::new(
+        let mut plan = Plan::new(
             program,
             maps,
             options,
             checked || maps.arena().is_some(),
             self.rules,
         )?;
-        let compiled = backend::compile(arch, &plan, Features::ALL, 0, true)?;
+        let compiled = backend::compile(arch, &mut plan, Features::ALL, 0, true)?;
         Ok(Listing {
             code: compiled.code,
             parts: compiled.parts,
@@ -119,8 +119,8 @@ impl Jit {
     ) -> Result<Vec<u8>, LoadError> {
         let (maps, options) = (MapSet::empty(), LoadOptions::default());
         let plan = Plan::new(program.program(), &maps, &options, false, self.rules)?;
-        let plan = packet::as_function(plan)?;
-        Ok(backend::compile(arch, &plan, Features::ALL, 0, false)?.code)
+        let mut plan = packet::as_function(plan)?;
+        Ok(backend::compile(arch, &mut plan, Features::ALL, 0, false)?.code)
     }
 }
 
@@ -154,12 +154,12 @@ impl Engine for Jit {
         options: &LoadOptions<'_>,
     ) -> Result<Arc<dyn Executable>, LoadError> {
         code.check_maps(maps)?;
-        let plan = Plan::of(&code, maps, options, self.rules)?;
+        let mut plan = Plan::of(&code, maps, options, self.rules)?;
         let (program, checked) = (code.program(), plan.checked);
         let pointer_ids = vec![0; plan.pointers.len()].into_boxed_slice();
         let base = pointer_ids.as_ptr().addr() as u64;
         let arch = host()?;
-        let compiled = backend::compile(arch, &plan, self.features, base, self.parts)?;
+        let compiled = backend::compile(arch, &mut plan, self.features, base, self.parts)?;
         let installed = self.install(&compiled)?;
         let starts = plan.functions.iter().map(|f| f.start);
         let functions = starts.zip(compiled.functions).collect();
@@ -194,8 +194,8 @@ impl Engine for Jit {
     fn load_packet(&self, program: &PacketProgram) -> Result<Arc<dyn PacketCode>, LoadError> {
         let (maps, options) = (MapSet::empty(), LoadOptions::default());
         let plan = Plan::new(program.program(), &maps, &options, false, self.rules)?;
-        let plan = packet::as_function(plan)?;
-        let compiled = backend::compile(host()?, &plan, self.features, 0, false)?;
+        let mut plan = packet::as_function(plan)?;
+        let compiled = backend::compile(host()?, &mut plan, self.features, 0, false)?;
         let code = self.install(&compiled)?;
         // SAFETY: the plan is of this program over a packet, and this its code.
         Ok(Arc::new(unsafe { Filter::new(&plan, code) }))

@@ -487,15 +487,16 @@ impl Asm {
         self.word(0xa940_0000 | field | u32::from(b.0) << 10 | rn(SP) | rd(a));
     }
 
-    /// A pair below the stack pointer, which moves there.
-    pub(super) fn push_pair(&mut self, a: Gpr, b: Gpr) {
-        let field = (-2_i32 as u32 & 0x7f) << 15;
+    /// A pair so many bytes below the stack pointer, which moves there.
+    pub(super) fn push_pair(&mut self, a: Gpr, b: Gpr, bytes: u32) {
+        let field = ((bytes / 8).wrapping_neg() & 0x7f) << 15;
         self.word(0xa980_0000 | field | u32::from(b.0) << 10 | rn(SP) | rd(a));
     }
 
-    /// The pair at the stack pointer, which moves behind it.
-    pub(super) fn pop_pair(&mut self, a: Gpr, b: Gpr) {
-        self.word(0xa8c0_0000 | 2 << 15 | u32::from(b.0) << 10 | rn(SP) | rd(a));
+    /// The pair at the stack pointer, which moves up by so many bytes.
+    pub(super) fn pop_pair(&mut self, a: Gpr, b: Gpr, bytes: u32) {
+        let field = ((bytes / 8) & 0x7f) << 15;
+        self.word(0xa8c0_0000 | field | u32::from(b.0) << 10 | rn(SP) | rd(a));
     }
 
     pub(super) fn load_acquire(&mut self, bytes: u32, t: Gpr, base: Gpr) {

@@ -1,6 +1,6 @@
 //! Loads, stores, atomics, legacy packet loads.
 
-use bpfkit_isa::{AtomicOp, Operand, Reg, Size, Source};
+use bpfkit_isa::{AtomicOp, Op, Operand, Reg, Size, Source};
 use bpfkit_runtime::FRAME_BYTES;
 use bpfkit_runtime::native::{SPANS, span_offset};
 
@@ -79,6 +79,22 @@ impl Compiler<'_> {
         let (at, off) = self.place(base, off, size, true);
         let src = self.in_register(size == Size::DW, src);
         self.asm.store(size.bytes(), src, at, off);
+    }
+
+    /// A load or store of a stack slot that lives in a register.
+    pub(super) fn spilled(&mut self, op: &Op, home: Gpr) {
+        match *op {
+            Op::Load { dst, .. } => self.asm.mov(true, gpr(dst), home),
+            Op::Store {
+                src: Operand::Reg(src),
+                ..
+            } => self.asm.mov(true, home, gpr(src)),
+            Op::Store {
+                src: Operand::Imm(imm),
+                ..
+            } => self.asm.mov_imm(home, i64::from(imm) as u64),
+            _ => {}
+        }
     }
 
     pub(super) fn load_acquire(&mut self, size: Size, dst: Reg, base: Reg, off: i16) {

@@ -33,6 +33,7 @@ use emit::{Alu, Asm, Cc, Label};
 use prologue::Entry;
 use regs::{FUEL, STATE, T0, gpr};
 
+pub(crate) use regs::free_registers;
 pub(crate) use trampoline::trampoline;
 
 /// Programs share nothing yet.
@@ -259,6 +260,13 @@ impl Compiler<'_> {
 
     /// The instruction at a slot, or several that a rule makes one of: the slot to go on at.
     fn some(&mut self, slot: usize, op: &Op) -> Result<usize, LoadErrorKind> {
+        if let Some(number) = self.function.spills.of(op)
+            && let Some(home) = regs::numbered(number)
+        {
+            self.spilled(op, home);
+            self.zeros.step(op);
+            return Ok(slot + op.slots());
+        }
         let end = self.function.end as usize;
         if let Some(found) = self.plan.combine(slot, end, self.zeros, Arch::Aarch64) {
             self.combined(&found)?;

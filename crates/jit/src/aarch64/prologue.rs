@@ -74,35 +74,36 @@ impl Entry {
 }
 
 impl Compiler<'_> {
+    /// The first pair lies lowest. Either the stack pointer moves once, with that pair, or with
+    /// every one.
     fn save(&mut self, registers: &[Gpr]) {
-        let at_offsets = self.has(Rule::PairOffset);
-        if at_offsets && !registers.is_empty() {
-            self.asm.sp(Alu::Sub, SP, SP, registers.len() as u32 * 8);
+        let mut pairs = registers.chunks_exact(2);
+        if !self.has(Rule::PairOffset) {
+            return pairs
+                .rev()
+                .for_each(|pair| self.asm.push_pair(pair[0], pair[1], 16));
         }
-        let pairs = registers.len() / 2;
-        for i in 0..pairs {
-            if at_offsets {
-                self.asm
-                    .store_pair(registers[2 * i], registers[2 * i + 1], i as i32 * 16);
-            } else {
-                // The first pair lies lowest in either case.
-                let i = pairs - 1 - i;
-                self.asm.push_pair(registers[2 * i], registers[2 * i + 1]);
-            }
+        if let Some(first) = pairs.next() {
+            let bytes = registers.len() as u32 * 8;
+            self.asm.push_pair(first[0], first[1], bytes);
+        }
+        for (pair, off) in pairs.zip((16..).step_by(16)) {
+            self.asm.store_pair(pair[0], pair[1], off);
         }
     }
 
     fn restore(&mut self, registers: &[Gpr]) {
-        let at_offsets = self.has(Rule::PairOffset);
-        for (i, pair) in registers.chunks_exact(2).enumerate() {
-            if at_offsets {
-                self.asm.load_pair(pair[0], pair[1], i as i32 * 16);
-            } else {
-                self.asm.pop_pair(pair[0], pair[1]);
-            }
+        let mut pairs = registers.chunks_exact(2);
+        if !self.has(Rule::PairOffset) {
+            return pairs.for_each(|pair| self.asm.pop_pair(pair[0], pair[1], 16));
         }
-        if at_offsets && !registers.is_empty() {
-            self.asm.sp(Alu::Add, SP, SP, registers.len() as u32 * 8);
+        let first = pairs.next();
+        for (pair, off) in pairs.zip((16..).step_by(16)) {
+            self.asm.load_pair(pair[0], pair[1], off);
+        }
+        if let Some(first) = first {
+            let bytes = registers.len() as u32 * 8;
+            self.asm.pop_pair(first[0], first[1], bytes);
         }
     }
 
@@ -171,6 +172,7 @@ impl Compiler<'_> {
     }
 
     fn open_locals(&mut self) {
+        self.clear(self.function.spills.cleared);
         if self.function.may_goto {
             self.asm.sp(Alu::Sub, SP, SP, MAY_GOTO);
             self.asm.mov_imm(T0, MayGoto::NEW.left);

@@ -2,6 +2,8 @@
 
 use bpfkit_isa::Reg;
 
+use crate::lower::{Function, Mask};
+
 /// A general register by its number; 31 is zero or the stack pointer, as the instruction has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Gpr(pub(super) u8);
@@ -52,10 +54,29 @@ pub(super) fn gpr(reg: Reg) -> Gpr {
 /// R1–R5.
 pub(super) const ARGS: [Gpr; 5] = [Gpr(0), Gpr(1), Gpr(2), Gpr(3), Gpr(4)];
 
-/// R6–R9, with their bits in masks of BPF registers.
-pub(super) const SAVED: [(Gpr, u16); 4] = [
+/// R6–R9 and, with numbers behind R10's, registers for stack slots: with their bits in masks of
+/// BPF registers.
+pub(super) const SAVED: [(Gpr, u16); 8] = [
     (Gpr(19), 1 << 6),
     (Gpr(20), 1 << 7),
     (Gpr(21), 1 << 8),
     (Gpr(22), 1 << 9),
+    (Gpr(26), 1 << 11),
+    (Gpr(27), 1 << 12),
+    (Gpr(28), 1 << 13),
+    // Steps left, in checked code.
+    (FUEL, 1 << 14),
 ];
+
+/// Those for stack slots.
+pub(crate) fn free_registers(_: &Function, _: bool) -> Mask {
+    0b1111 << 11
+}
+
+/// The register of that number in masks.
+pub(super) fn numbered(number: u32) -> Option<Gpr> {
+    let mut saved = SAVED.into_iter();
+    saved
+        .find(|(_, bit)| *bit == 1 << number)
+        .map(|(reg, _)| reg)
+}

@@ -120,8 +120,8 @@ fn cases() -> Vec<Case> {
     }
     case!(a => a.store_pair(x(1), x(2), 16), "stp x1, x2, [sp, #16]");
     case!(a => a.load_pair(x(1), x(2), 16), "ldp x1, x2, [sp, #16]");
-    case!(a => a.push_pair(x(1), x(2)), "stp x1, x2, [sp, #-16]!");
-    case!(a => a.pop_pair(x(1), x(2)), "ldp x1, x2, [sp], #16");
+    case!(a => a.push_pair(x(1), x(2), 16), "stp x1, x2, [sp, #-16]!");
+    case!(a => a.pop_pair(x(1), x(2), 16), "ldp x1, x2, [sp], #16");
     case!(a => a.blr(x(10)), "blr x10");
     case!(a => a.ret(), "ret");
     for (value, text) in [

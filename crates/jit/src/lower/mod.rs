@@ -7,14 +7,16 @@ mod inline;
 mod live;
 mod regs;
 mod rules;
+mod spill;
 
 pub(crate) use combine::{Combined, Match, Target, Test};
 pub(crate) use facts::Zeros;
 pub(crate) use inline::{ASKED, Array, Inline, TailCall};
 pub(crate) use regs::{ARGS as ARG_REGS, Mask, reads, writes};
 pub use rules::{Rule, Rules};
+pub(crate) use spill::Spills;
 
-use bpfkit_isa::{Call, Imm64, Op};
+use bpfkit_isa::{Call, Imm64, Op, Reg, Size};
 use bpfkit_object::Program;
 use bpfkit_runtime::native::{Resolver, Slot, Value};
 use bpfkit_runtime::{Code, LoadError, LoadErrorKind, LoadOptions, MapSet, TAIL_CALL};
@@ -41,6 +43,8 @@ pub(crate) struct Function {
     /// Whether it calls anything that needs an aligned stack.
     pub(crate) calls: bool,
     pub(crate) may_goto: bool,
+    /// Stack slots that live in registers, which count as written.
+    pub(crate) spills: Spills,
 }
 
 /// What the whole program needs.
@@ -79,6 +83,10 @@ pub(crate) struct Plan<'a> {
     /// A program over a packet: entered as a C function of R1–R4 and the end of the stack.
     pub(crate) packet: bool,
     pub(crate) has_atomics: bool,
+    /// Whether something loads eight bytes of the stack.
+    fills: bool,
+    /// Whether functions are handed to others.
+    has_callbacks: bool,
     has_calls: bool,
     /// Upper halves of arena pointers: the program's and the host's.
     pub(crate) arena: (u64, u64),
@@ -155,6 +163,8 @@ impl<'a> Plan<'a> {
             pointers: Vec::new(),
             main_is_called: false,
             has_atomics: false,
+            fills: false,
+            has_callbacks: false,
             has_calls: false,
             needs: Needs {
                 frame: checked,
@@ -349,10 +359,16 @@ impl<'a> Plan<'a> {
                 if let Value::Function(to) = self.resolver.imm64(slot, value)? {
                     self.info[to as usize].flags |= FUNCTION | SEGMENT;
                     self.pointers.push(to);
+                    self.has_callbacks = true;
                 }
             }
             Op::CallReg(_) => return Err(LoadErrorKind::Unsupported("callx")),
             Op::MovPercpu { .. } => self.needs.state = true,
+            Op::Load {
+                size: Size::DW,
+                base: Reg::R10,
+                ..
+            } => self.fills = true,
             _ => {}
         }
         let (reads, writes) = (reads(op), writes(op));
@@ -394,6 +410,7 @@ impl<'a> Plan<'a> {
                 writes: 0,
                 calls: self.checked,
                 may_goto: false,
+                spills: Spills::default(),
             };
             for (slot, op) in slots.iter().enumerate().take(end).skip(start) {
                 let op = match op {

@@ -41,6 +41,8 @@ pub enum Rule {
     TestBits,
     /// What the verifier never reached is left out, with the jumps around it.
     DeadCode,
+    /// Stack slots that are used much live in registers that are free.
+    SpillCache,
     /// x86-64: an operand that is loaded for one instruction stays in memory, and so does what
     /// is loaded, changed and stored again.
     MemoryOperand,
@@ -62,7 +64,7 @@ pub enum Rule {
     TestBranch,
 }
 
-const NAMES: [(Rule, &str); 27] = [
+const NAMES: [(Rule, &str); 28] = [
     (Rule::Address, "address"),
     (Rule::ZeroExtension, "zero-extension"),
     (Rule::Rotate, "rotate"),
@@ -81,6 +83,7 @@ const NAMES: [(Rule, &str); 27] = [
     (Rule::Select, "select"),
     (Rule::TestBits, "test-bits"),
     (Rule::DeadCode, "dead-code"),
+    (Rule::SpillCache, "spill-cache"),
     (Rule::MemoryOperand, "memory-operand"),
     (Rule::Flags, "flags"),
     (Rule::DominatedCheck, "dominated-check"),

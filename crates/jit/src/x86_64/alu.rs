@@ -4,7 +4,7 @@ use bpfkit_isa::{AluOp, Operand, Reg, Swap, Width};
 
 use super::Compiler;
 use super::emit::{Arith, Cc, Shift};
-use super::regs::{Gpr, R11, RCX};
+use super::regs::{FREE_BIT, Gpr, R11, RCX};
 use crate::lower::Rule;
 
 impl Compiler<'_> {
@@ -178,7 +178,9 @@ impl Compiler<'_> {
     pub(super) fn scratch(&self, taken: &[Gpr]) -> Option<Gpr> {
         use super::regs::{R9, R10};
         let all = [R11, R10, R9];
-        let count = if self.plan.checked { 2 } else { 3 };
+        // The last one may hold steps or a stack slot.
+        let taken_last = self.plan.checked || self.function.writes & FREE_BIT != 0;
+        let count = if taken_last { 2 } else { 3 };
         all[..count]
             .iter()
             .copied()

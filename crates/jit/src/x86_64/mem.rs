@@ -1,6 +1,6 @@
 //! Loads, stores, atomics, legacy packet loads.
 
-use bpfkit_isa::{AtomicOp, Operand, Reg, Size, Source};
+use bpfkit_isa::{AtomicOp, Op, Operand, Reg, Size, Source};
 use bpfkit_runtime::FRAME_BYTES;
 use bpfkit_runtime::native::{SPANS, span_offset};
 
@@ -156,6 +156,28 @@ impl Compiler<'_> {
                 let mem = self.checked(mem, size, true);
                 self.asm.store_imm(size.bytes(), mem, imm);
             }
+        }
+    }
+
+    /// A load or store of a stack slot that lives in a register.
+    pub(super) fn spilled(&mut self, op: &Op, home: Gpr) {
+        match *op {
+            Op::Load { dst, .. } if self.is_live_out(dst) => {
+                let dst = self.define(dst);
+                self.asm.mov(true, dst, home);
+            }
+            Op::Store {
+                src: Operand::Reg(src),
+                ..
+            } => {
+                let src = self.value(src);
+                self.asm.mov(true, home, src);
+            }
+            Op::Store {
+                src: Operand::Imm(imm),
+                ..
+            } => self.asm.mov_imm(home, i64::from(imm) as u64),
+            _ => {}
         }
     }
 

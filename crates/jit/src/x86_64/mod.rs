@@ -40,6 +40,7 @@ use regs::{FUEL, STATE};
 use shared::{Stub, shared};
 
 pub(crate) use emit::relink;
+pub(crate) use regs::free_registers;
 pub(crate) use shared::shared_code;
 pub(crate) use trampoline::trampoline;
 
@@ -260,6 +261,14 @@ impl Compiler<'_> {
 
     /// The instruction at a slot, or several that a rule makes one of: the slot to go on at.
     fn some(&mut self, slot: usize, op: &Op) -> Result<usize, LoadErrorKind> {
+        if let Some(number) = self.function.spills.of(op)
+            && let Some(home) = regs::numbered(number)
+        {
+            self.live = self.plan.reads(slot) | self.plan.live_out(slot);
+            self.spilled(op, home);
+            self.zeros.step(op);
+            return Ok(slot + op.slots());
+        }
         let end = self.function.end as usize;
         if let Some(found) = self.plan.combine(slot, end, self.zeros, Arch::X86_64) {
             self.combined(&found)?;

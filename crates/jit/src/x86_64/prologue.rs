@@ -4,7 +4,9 @@ use bpfkit_runtime::native::MayGoto;
 
 use super::Compiler;
 use super::emit::{Arith, Label, Mem};
-use super::regs::{ARGS, FRAME, Gpr, R8, RAX, RBX, RCX, RDX, RSI, RSP, SAVED};
+use super::regs::{
+    ARGS, FRAME, Gpr, R8, RAX, RBX, RCX, RDX, RSI, RSP, SAVED, STATE, STATE_BIT, numbered,
+};
 use crate::lower::{Mask, Plan};
 
 /// R5 in masks of BPF registers: no argument of a program over a packet.
@@ -22,8 +24,10 @@ fn saved(written: Mask) -> impl DoubleEndedIterator<Item = Gpr> {
 /// What a program saves that is entered from outside as it is, because it needs nothing of the
 /// run: then it has one function, which calls nothing.
 fn saved_by_program(plan: &Plan<'_>) -> impl DoubleEndedIterator<Item = Gpr> + use<> {
+    let written = plan.functions[0].writes;
     let frame = plan.needs.frame.then_some(FRAME);
-    saved(plan.functions[0].writes).chain(frame)
+    let state = (written & STATE_BIT != 0).then_some(STATE);
+    saved(written).chain(frame).chain(state)
 }
 
 impl Compiler<'_> {
@@ -54,6 +58,10 @@ impl Compiler<'_> {
     }
 
     fn open_locals(&mut self) {
+        let cleared = self.function.spills.cleared;
+        for home in (0..Mask::BITS).filter_map(|n| (cleared & 1 << n != 0).then(|| numbered(n))) {
+            home.into_iter().for_each(|home| self.asm.zero(home));
+        }
         self.locals = 0;
         if self.function.may_goto {
             self.move_stack(Arith::Sub, MAY_GOTO);

@@ -2,6 +2,8 @@
 
 use bpfkit_isa::Reg;
 
+use crate::lower::{Function, Mask};
+
 /// A general register by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Gpr(pub(super) u8);
@@ -42,3 +44,23 @@ pub(super) const ARGS: [Gpr; 5] = [RDI, RSI, RDX, RCX, R8];
 /// R6–R9, with their bits in masks of BPF registers.
 pub(super) const SAVED: [(Gpr, u16); 4] =
     [(RBX, 1 << 6), (R13, 1 << 7), (R14, 1 << 8), (R15, 1 << 9)];
+
+/// Registers for stack slots in programs that need nothing of the run, with their bits in masks
+/// of BPF registers: the state's, and one that calls do not keep.
+const UNUSED: [(Gpr, Mask); 2] = [(STATE, STATE_BIT), (R9, FREE_BIT)];
+pub(super) const STATE_BIT: Mask = 1 << 11;
+pub(super) const FREE_BIT: Mask = 1 << 12;
+
+/// Registers for stack slots: what holds R6–R9 where the function does not write them, and what
+/// is unused.
+pub(crate) fn free_registers(function: &Function, state: bool) -> Mask {
+    let saved = SAVED.into_iter().fold(0, |mask, (_, bit)| mask | bit);
+    let unused = UNUSED.into_iter().fold(0, |mask, (_, bit)| mask | bit);
+    saved & !function.writes | if state { 0 } else { unused }
+}
+
+/// The register of that number in masks.
+pub(super) fn numbered(number: u32) -> Option<Gpr> {
+    let mut all = SAVED.into_iter().chain(UNUSED);
+    all.find(|(_, bit)| *bit == 1 << number).map(|(reg, _)| reg)
+}

@@ -48,8 +48,8 @@ const SELECTIONS: [Selection; 6] = [
     },
     Selection {
         rule: Rule::CompareImmediate,
-        about: "a comparison with a number, and a jump",
-        body: |i| format!("if r{} > {} goto out", i % 5 + 1, i + 7),
+        about: "a comparison with a number, and a selection",
+        body: |i| format!("if r{} > {} goto +1\nr{} = r1", i % 3 + 2, i + 7, i % 3 + 2),
         operations: 1,
         frame: false,
     },
