@@ -9,7 +9,7 @@ use bpfkit_isa::{AluOp, Call, Op, Operand, Reg, Size, Width};
 use bpfkit_runtime::FRAME_BYTES;
 use bpfkit_runtime::native::Slot;
 
-use super::regs::{FRAME, Mask};
+use super::regs::{ARGS, FRAME, Mask};
 use super::{Function, Plan, Rule};
 
 /// Words of a frame.
@@ -180,11 +180,8 @@ impl Search {
                 }
                 self.access(op, weight, base, off, size.bytes());
             }
-            Op::Call(Call::Local(_)) => {
-                if held & 0b11_1110 != 0 {
-                    return None;
-                }
-            }
+            Op::Call(Call::Local(_)) if held & ARGS != 0 => return None,
+            Op::Call(Call::Local(_)) => {}
             Op::Call(_) => {
                 for number in 1..6 {
                     if let Some(at) = self.pointers[number] {

@@ -59,9 +59,10 @@ impl Compiler<'_> {
 
     fn open_locals(&mut self) {
         let cleared = self.function.spills.cleared;
-        for home in (0..Mask::BITS).filter_map(|n| (cleared & 1 << n != 0).then(|| numbered(n))) {
-            home.into_iter().for_each(|home| self.asm.zero(home));
-        }
+        let numbers = (0..Mask::BITS).filter(|n| cleared & 1 << n != 0);
+        numbers
+            .filter_map(numbered)
+            .for_each(|home| self.asm.zero(home));
         self.locals = 0;
         if self.function.may_goto {
             self.move_stack(Arith::Sub, MAY_GOTO);
