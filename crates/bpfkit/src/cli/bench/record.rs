@@ -44,6 +44,7 @@ const LINES: &[&str] = &[
     "xdp-lb",
     "filter",
     "rewrite",
+    "arm64-selection",
     "capture",
 ];
 
