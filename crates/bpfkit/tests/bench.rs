@@ -7,6 +7,8 @@ use std::process::Command;
 const LINES: &[(&str, &[&str])] = &[
     ("bpf-loop", &["bpf-loop on interp", "bpf-loop on jit"]),
     ("lpm-trie-free --nr_entries 100", &["interp", "jit"]),
+    ("compute", &["interp", "jit", "checked"]),
+    ("tail-call", &["tail-call on interp", "tail-call on jit"]),
     ("xdp-lb --scenario pass-non-ip", &["interp", "jit"]),
     (
         "verify ../../testdata/bench/strncmp.bpf.o",

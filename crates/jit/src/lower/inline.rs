@@ -234,15 +234,24 @@ impl Plan<'_> {
     pub(super) fn find_inline(&self) -> Vec<(u32, Inline)> {
         let mut found = Vec::new();
         let mut known = Known::new();
+        let mut in_main = true;
+        let has_budget = self
+            .slots()
+            .iter()
+            .any(|slot| matches!(slot, Slot::Op(Op::MayGoto { .. })));
         for (slot, op) in self.slots().iter().enumerate() {
             if self.is_target(slot) {
                 known.forget();
+                in_main &= slot == 0 || !self.is_function(slot);
             }
             let Slot::Op(op) = op else { continue };
             let mut inline = None;
             if let Op::Call(Call::Helper(id)) = *op {
                 inline = match id {
-                    TAIL_CALL => self.tail_call(slot, &known),
+                    // Nothing but the return address lies on the stack then. Elsewhere the
+                    // caller must be returned to, which takes the long way.
+                    TAIL_CALL if in_main && !has_budget => self.tail_call(&known),
+                    TAIL_CALL => None,
                     _ => self.inline(id, &known),
                 };
                 found.extend(inline.map(|inline| (slot as u32, inline)));
@@ -275,21 +284,14 @@ impl Plan<'_> {
         }
     }
 
-    /// A tail call of verified code from the main function, which nothing but its return address
-    /// lies on the stack of. Elsewhere the caller must be returned to, which takes the long way.
-    fn tail_call(&self, slot: usize, known: &Known) -> Option<Inline> {
+    /// A tail call of verified code from the main function.
+    fn tail_call(&self, known: &Known) -> Option<Inline> {
+        if self.checked || self.main_is_called || !self.rules.has(Rule::DirectTailCall) {
+            return None;
+        }
         let Value::Map(map) = known.regs[2] else {
             return None;
         };
-        let in_main = !(1..=slot).any(|slot| self.is_function(slot));
-        let with_budget = self
-            .slots()
-            .iter()
-            .any(|slot| matches!(slot, Slot::Op(Op::MayGoto { .. })));
-        let direct = in_main && !with_budget && !self.main_is_called;
-        if self.checked || !direct || !self.rules.has(Rule::DirectTailCall) {
-            return None;
-        }
         let array = self.maps.get(map)?.as_prog_array()?;
         let len = array.entries();
         let index = match known.regs[3] {

@@ -118,8 +118,8 @@ pub struct Trampoline {
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Workers that are not in use, by trampoline.
-    static WORKERS: RefCell<Vec<(u64, Vm)>> = const { RefCell::new(Vec::new()) };
+    /// Workers that are not in use, by trampoline; boxed, because they are large.
+    static WORKERS: RefCell<Vec<(u64, Box<Vm>)>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Trampoline {
@@ -305,8 +305,8 @@ impl Inner {
         let Some(worker) = taken else {
             return body(None);
         };
-        let mut worker = worker.unwrap_or_else(|| (self.worker)());
-        let result = body(Some(&mut worker));
+        let mut worker = worker.unwrap_or_else(|| Box::new((self.worker)()));
+        let result = body(Some(&mut *worker));
         WORKERS.with(|workers| {
             if let Ok(mut workers) = workers.try_borrow_mut() {
                 if workers.len() >= KEPT_WORKERS {

@@ -411,11 +411,15 @@ impl<'a> InKernel<'a> {
         }
         let mut programs = Vec::new();
         for program in &prepared.programs {
-            let options = KernelLoad {
-                log_level: 1,
-                ..KernelLoad::default()
-            };
-            let loaded = oracle.load(program, &maps, btf, &options);
+            // Only a refusal needs a log, which may be longer than the room for it.
+            let options = KernelLoad::default();
+            let loaded = oracle.load(program, &maps, btf, &options).or_else(|_| {
+                let options = KernelLoad {
+                    log_level: 1,
+                    ..options
+                };
+                oracle.load(program, &maps, btf, &options)
+            });
             let (handle, _) = loaded.map_err(|error| {
                 let log = match &error {
                     bpfkit_oracle::LoadError::Refused { log, .. } => log.trim_end(),
