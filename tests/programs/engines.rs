@@ -9,6 +9,9 @@ use bpfkit_verifier::Environment;
 
 use super::accepted::{Contents, maps};
 
+/// Makes an engine, anew for every program that it loads.
+pub type Make = fn() -> Box<dyn Engine>;
+
 /// What a run left behind: the result, the fault, the maps and the packet.
 #[derive(PartialEq, Debug)]
 pub struct Left {
@@ -66,14 +69,14 @@ fn run(
 /// checks is what the others must agree with. Whether the program was accepted; the error says
 /// who disagreed.
 pub fn compare(
-    engines: &[(&str, Box<dyn Engine>)],
+    engines: &[(&str, Make)],
     program: &Program,
     contents: &Contents,
 ) -> Result<bool, String> {
     let mut expected: Option<Left> = None;
     for verified in [true, false] {
-        for (name, engine) in engines {
-            let Some(left) = run(&**engine, program, verified, contents) else {
+        for (name, make) in engines {
+            let Some(left) = run(&*make(), program, verified, contents) else {
                 return Ok(false);
             };
             let way = if verified { "verified" } else { "checked" };

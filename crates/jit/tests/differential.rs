@@ -50,23 +50,27 @@ proptest! {
     }
 }
 
+/// Code memory of its own each time: QEMU before 8.1 does not see that space mapped twice has
+/// been written anew.
+fn jit(rules: Rules) -> Box<dyn Engine> {
+    Box::new(Jit::new(CodeMemory::new(), rules, Features::ALL))
+}
+
+const ENGINES: [(&str, engines::Make); 3] = [
+    ("interpreter", || Box::<Interpreter>::default()),
+    ("compiler", || jit(Rules::default())),
+    ("compiler without rules", || jit(Rules::NONE)),
+];
+
 #[test]
 fn accepted_programs_leave_the_same_behind() {
     let mut accepted = 0;
     for seed in 0..500 {
         let mut random = random::Random::of(seed);
         let program = accepted::accepted(&mut random);
-        // Code memory of its own: QEMU before 8.1 does not see that space mapped twice has been
-        // written anew.
-        let jit = |rules| Box::new(Jit::new(CodeMemory::new(), rules, Features::ALL));
-        let engines: [(&str, Box<dyn Engine>); 3] = [
-            ("interpreter", Box::<Interpreter>::default()),
-            ("compiler", jit(Rules::default())),
-            ("compiler without rules", jit(Rules::NONE)),
-        ];
         for _ in 0..2 {
             let contents = accepted::Contents::of(&mut random);
-            match engines::compare(&engines, &program, &contents) {
+            match engines::compare(&ENGINES, &program, &contents) {
                 Ok(was_accepted) => accepted += u32::from(was_accepted),
                 Err(wrong) => {
                     let listing =
