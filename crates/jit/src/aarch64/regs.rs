@@ -68,9 +68,10 @@ pub(super) const SAVED: [(Gpr, u16); 8] = [
     (FUEL, 1 << 14),
 ];
 
-/// Those for stack slots.
+/// Those for stack slots: none yet, because random programs crashed under QEMU with them, and
+/// nobody has found out whether by their fault.
 pub(crate) fn free_registers(_: &Function, _: bool) -> Mask {
-    0b1111 << 11
+    0
 }
 
 /// The register of that number in masks.

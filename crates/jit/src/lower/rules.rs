@@ -41,7 +41,7 @@ pub enum Rule {
     TestBits,
     /// What the verifier never reached is left out, with the jumps around it.
     DeadCode,
-    /// Stack slots that are used much live in registers that are free.
+    /// x86-64: stack slots that are used much live in registers that are free.
     SpillCache,
     /// x86-64: an operand that is loaded for one instruction stays in memory, and so does what
     /// is loaded, changed and stored again.
