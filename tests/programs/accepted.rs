@@ -299,6 +299,7 @@ impl<R: Choose> Build<'_, R> {
             Reg::R5,
             Reg::R9,
         ];
+        self.leave_out(&[Reg::R9]);
         self.function(3 + 17);
         for jump in [none, short] {
             self.land(jump);
@@ -325,12 +326,22 @@ impl<R: Choose> Build<'_, R> {
         let size = self.size();
         self.store(size, Reg::R2, 0, Of(Reg::R3));
         self.free.push(Reg::R2);
-        for reg in [Reg::R0, Reg::R1, Reg::R2, Reg::R8, Reg::R9] {
-            self.fresh(reg);
+        self.leave_out(&[Reg::R8, Reg::R9]);
+        for reg in self.free.clone() {
+            if !matches!(reg, Reg::R3 | Reg::R4 | Reg::R5) {
+                self.fresh(reg);
+            }
         }
         self.slots();
         self.pieces(6);
         self.end();
+    }
+
+    /// Leaves registers alone in some functions: compilers have a use for them.
+    fn leave_out(&mut self, some: &[Reg]) {
+        if self.random.below(2) == 0 {
+            self.free.retain(|reg| !some.contains(reg));
+        }
     }
 
     /// All of a function but what comes before it has its pointers.
