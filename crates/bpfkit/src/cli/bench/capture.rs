@@ -60,6 +60,10 @@ pub fn run(arguments: &Arguments, _: &objects::Kernel) -> Result<Answer> {
                     "{expression}: tcpdump has written something else"
                 )));
             }
+            // Some file systems wait for the disk when a file that is there is replaced.
+            for output in &outputs {
+                fs::remove_file(output).map_err(Failure::machine)?;
+            }
         }
         filters.push((expression, turns));
     }
@@ -119,7 +123,8 @@ fn generate(path: &PathBuf) -> std::io::Result<()> {
         }
         out.write_all(&packet)?;
     }
-    out.flush()
+    // What is written to the disk later would take the time of others.
+    out.into_inner()?.sync_all()
 }
 
 fn answer(filters: &[(&str, Vec<[f64; 2]>)]) -> Answer {
