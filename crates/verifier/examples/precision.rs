@@ -6,13 +6,14 @@ use std::time::Duration;
 use bpfkit_btf::Btf;
 use bpfkit_object::{Linker, Object, Target};
 use bpfkit_verifier::{Environment, verify};
-
-#[path = "clock/mod.rs"]
-mod clock;
-
-use clock::cpu_time;
+use rustix::time::{ClockId, clock_gettime};
 
 type Error = Box<dyn std::error::Error>;
+
+/// Time that this process was on a CPU: other processes do not lengthen it.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
 
 fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1).peekable();

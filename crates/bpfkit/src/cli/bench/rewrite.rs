@@ -5,14 +5,14 @@
 //! that of one without. Times are times on a CPU, the least of the rounds.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bpfkit_isa::asm::{self, MapRef, Resolver};
 use bpfkit_isa::{Insn, code};
 use bpfkit_object::{MapDef, Program, raw_program};
 use bpfkit_spec::{MapType, ProgType};
 use bpfkit_verifier::{Environment, Rewritten, verify};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::cli::bench::plot::{Bar, Plot};
 use crate::cli::bench::{Answer, Arguments};
@@ -105,19 +105,9 @@ fn range(origins: &[u32], old: u32) -> std::ops::Range<usize> {
     origins.partition_point(|&o| o < old)..origins.partition_point(|&o| o <= old)
 }
 
-/// Time that this process was on a CPU, where Linux tells; else the clock's.
+/// Time that this process was on a CPU.
 fn cpu_time() -> Duration {
-    // The kernel counts when it schedules.
-    std::thread::yield_now();
-    let text = fs::read_to_string("/proc/self/schedstat").ok();
-    let on_cpu = text.and_then(|t| t.split(' ').next()?.parse().ok());
-    match on_cpu {
-        Some(nanoseconds) => Duration::from_nanos(nanoseconds),
-        None => {
-            static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-            START.get_or_init(Instant::now).elapsed()
-        }
-    }
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
 /// Times of one program, in ms.
